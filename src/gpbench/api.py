@@ -90,11 +90,9 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     planned = registry.planned(where, study, overrides)
     planning.freeze(planned, where)
     collect.collect(where, planned.name)
-    view = View(where.results / planned.name)
-    parts = [comparisons.differences_to_best(view, metric, name) for name in view.datasets_of(*METRICS[metric].tasks)]
-    kept = [part for part in parts if len(part)]
-    if not kept:
+    found = comparisons.differences(View(where.results / planned.name), {metric: METRICS[metric].tasks})
+    if found.empty:
         raise UserError(
             f"{planned.name}: no data set has two methods with {metric} on two splits; `gpbench plan` lists them"
         )
-    return pd.concat(kept, ignore_index=True)
+    return found

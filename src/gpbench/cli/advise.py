@@ -130,13 +130,13 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
     """The best method; lines with the scores of all, and what the best cannot be told from."""
     from gpbench.report.significance.comparisons import ALPHA, differences_to_best
 
-    cells = view.cells("mnll").set_index("method")
+    cells = view.cells_of(dataset, "mnll")
     scores = cells.query("complete").sort_values("mean")
     differences = differences_to_best(view, "mnll", dataset)
     if differences.empty:
         raise UserError(f"fewer than two methods ended well; `gpbench verdict {view.study['name']}` says why")
-    other = "rmse" if view.fits["task"].iloc[0] in ("regression", "counts") else "error"
-    errors = view.cells(other).set_index("method")["mean"]
+    other = view.error_metric(dataset)
+    errors = view.cells_of(dataset, other)["mean"]
     seconds = view.done.groupby("method")["seconds_train"].mean()
     lines = [
         f"held-out rows of the quick study, mean (sd) over {int(scores['n'].max())} splits, the best first:",

@@ -215,8 +215,8 @@ def splits(arguments: argparse.Namespace) -> None:
 
     from gpbench.study.commands.challenge import Rows
 
-    where, (name,) = places.find(), arguments.datasets
-    (dataset,) = _datasets(where, [name])
+    where = places.find()
+    (dataset,) = _datasets(where, arguments.datasets)
     rows = Rows(where, config.compose(where.conf, "protocol", arguments.protocol), dataset.name)
     pd.concat([rows.listed(split) for split in arguments.split]).to_csv(sys.stdout, index=False)
 

@@ -46,12 +46,11 @@ def complete(losses: pd.DataFrame) -> pd.DataFrame:
 
     The data set or method with the largest share of missing cells is dropped until none is missing; on equal shares the
     data set, because the methods are what is compared."""
-    kept = losses
-    while (missing := kept.isna()).to_numpy().any():
+    while (missing := losses.isna()).to_numpy().any():
         datasets, methods = missing.mean(axis=1), missing.mean(axis=0)
         by_row = datasets.max() >= methods.max()
-        kept = kept.drop(index=datasets.idxmax()) if by_row else kept.drop(columns=methods.idxmax())
-    return kept
+        losses = losses.drop(index=datasets.idxmax()) if by_row else losses.drop(columns=methods.idxmax())
+    return losses
 
 
 def ranks(losses: pd.DataFrame) -> pd.DataFrame:

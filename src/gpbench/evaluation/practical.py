@@ -98,5 +98,4 @@ def correlated_t_posterior(a: ArrayLike, b: ArrayLike, test_fraction: float, met
 
 def decision(posterior: Posterior) -> str:
     """The field of a posterior that is at least as probable as DECIDED, or 'undecided'."""
-    sure = (name for name in ("a_better", "equal", "b_better") if getattr(posterior, name) >= DECIDED)
-    return next(sure, "undecided")
+    return next((name for name, chance in vars(posterior).items() if chance >= DECIDED), "undecided")

@@ -119,18 +119,15 @@ def line(name: str, text: str) -> str:
 
 
 def _row(dataset: Dataset, figures: Statistics) -> dict[str, object]:
-    spread = {
+    row: dict[str, object] = {"name": dataset.name, "title": dataset.title, "task": dataset.task}
+    row |= {"rows": figures.rows, "inputs": figures.inputs, "targets": figures.targets}
+    row["classes"] = _class_sizes(dataset, figures)
+    for key in ("target_mean", "target_sd", "target_min", "target_max"):
         # targets of images are pixels, too many to list
-        key: "" if dataset.images else "; ".join(f"{x:.6g}" for x in values)
-        for key, values in vars(figures).items()
-        if key.startswith("target_")
-    }
-    entry = {key: getattr(dataset, key) for key in ("name", "title", "task")}
-    sizes = {key: getattr(figures, key) for key in ("rows", "inputs", "targets")}
-    sizes |= {"classes": _class_sizes(dataset, figures)}
-    repeats = {key: getattr(figures, key) for key in ("duplicate_rows", "duplicate_inputs")}
-    repeats |= {"constant_inputs": " ".join(figures.constant_inputs), "train_rows": dataset.train_rows or ""}
-    return entry | sizes | spread | repeats | {key: getattr(dataset, key) for key in ("md5", "licence", "citation")}
+        row[key] = "" if dataset.images else "; ".join(f"{x:.6g}" for x in getattr(figures, key))
+    row |= {"duplicate_rows": figures.duplicate_rows, "duplicate_inputs": figures.duplicate_inputs}
+    row |= {"constant_inputs": " ".join(figures.constant_inputs), "train_rows": dataset.train_rows or ""}
+    return row | {"md5": dataset.md5, "licence": dataset.licence, "citation": dataset.citation}
 
 
 def _state(dataset: Dataset, where: Places) -> str:

@@ -69,7 +69,6 @@ def _completed(table: Table, dataset: Dataset) -> Figure:
     figure = _figure(0.9 + 0.62 * LINES)
     axis = figure.subplots()
     paint(axis, grid)
-    axis.set_yticks([])
     axis.set_title(f"{side} x {side} pixels: inputs above the lines, targets below", loc="left")
     for line in range(LINES):
         axis.axhline(line * (side + 1) + table.inputs.shape[1] / side - 0.5, color=ORANGE, linewidth=0.8)
@@ -108,8 +107,7 @@ def _bins(table: Table, dataset: Dataset) -> Figure:
     else:
         grid = table.targets.reshape(*bins[:2], -1).sum(-1).T  # the second coordinate in rows
         (left, right), (bottom, top) = window[:2]
-        extent = (left, right, bottom, top)
-        painted = axis.imshow(grid, "Blues", origin="lower", extent=extent, interpolation="nearest")
+        painted = axis.imshow(grid, "Blues", origin="lower", extent=(left, right, bottom, top), interpolation="nearest")
         figure.colorbar(painted, label=count, ticks=MaxNLocator(integer=True), shrink=0.8)
         axis.grid(False)
     axis.set(xlabel=inputs[0], ylabel=(*inputs, count)[1], xlim=window[0])

@@ -16,7 +16,7 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside
 from gpbench.report.export import citations
 from gpbench.report.registry import names
-from gpbench.report.view import View, commits, load
+from gpbench.report.view import AGAIN, View, commits, load
 from gpbench.study.storage import committed
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _require_sound(files: dict[str, Path]) -> None:
         if file.suffix == ".json":
             load(file)
         elif file.suffix != ".parquet" and not file.read_bytes().endswith(ENDS.get(file.suffix, (b"\n",))):
-            raise UserError(f"{file} is damaged (it is cut short); delete it, and snakemake makes it again")
+            raise UserError(f"{file} is damaged (it is cut short); {AGAIN}")
 
 
 def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:

@@ -72,15 +72,13 @@ def _marks(view: View) -> Marks:
 
 
 def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: Marks, sign: int) -> None:
-    """Mean and population standard deviation of every cell; dashed: the first method."""
+    """Mean and population standard deviation of every cell (NaN, of one without a score, draws nothing); dashed: the
+    first method."""
     for x, (method, mark) in enumerate(marks.items()):
         cell = cells.loc[method]
-        if cell["n"]:
-            bar = _population_sd(cell["sd"], cell["n"])
-            axis.errorbar(x - SHIFT, sign * cell["mean"], yerr=bar, elinewidth=0.8, markersize=4.5, **mark)
-    first = cells.iloc[0]
-    if first["n"]:
-        axis.axhline(sign * first["mean"], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
+        bar = _population_sd(cell["sd"], cell["n"])
+        axis.errorbar(x - SHIFT, sign * cell["mean"], yerr=bar, elinewidth=0.8, markersize=4.5, **mark)
+    axis.axhline(sign * cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
     canvas.remark_incomplete(axis, cells)
 
 

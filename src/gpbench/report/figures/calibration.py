@@ -51,7 +51,7 @@ def calibration(view: View) -> Figure:
             axis.axline((0.5, 0.5), slope=1, **_REFERENCE)
             low = min(axis.get_xlim()[0], axis.get_ylim()[0])
             axis.set(xlabel="predicted probability", ylabel="fraction correct", xlim=(low, 1.02), ylim=(low, 1.02))
-    canvas.legend(figure, view, list(shown["method"].unique()))
+    canvas.legend(figure, view, shown["method"])
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
@@ -78,7 +78,7 @@ def reliability(view: View) -> Figure:
         axis.axline((0, 0), slope=1, **_REFERENCE)
         axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), box_aspect=1)
         axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
-    canvas.legend(figure, view, list(shown["method"].unique()))
+    canvas.legend(figure, view, shown["method"])
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 
@@ -144,7 +144,7 @@ def abstention(view: View) -> Figure:
         if len(of_dataset):
             rows, splits = of_dataset["n_train"].iloc[0], of_dataset["split"].nunique()
             canvas.remark(row[-1], f"{rows:.0f} training rows, {count(splits, 'split')}")
-    canvas.legend(figure, view, list(points["method"]))
+    canvas.legend(figure, view, points["method"])
     return figure
 
 
@@ -157,7 +157,7 @@ def reject(view: View) -> Figure:
     for axis, _, of_dataset in canvas.by_dataset(axes, datasets, points):
         _panel(axis, view, of_dataset, lambda rows: reject_curve(rows["confidence"], rows["modal"] == rows["y"]))
         canvas.remark(axis, count(of_dataset["split"].nunique(), "split"))
-    canvas.legend(figure, view, list(points["method"]))
+    canvas.legend(figure, view, points["method"])
     return figure
 
 

@@ -137,7 +137,7 @@ def write_reason(axis: Axes, reason: str) -> None:
     axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, color="#555555", wrap=True)
 
 
-def legend(figure: Figure, view: View, methods: list[str], lines: bool = True) -> None:
+def legend(figure: Figure, view: View, methods: Iterable[str], lines: bool = True) -> None:
     """One legend of methods below all panels."""
     look = looks(view)
     legend_of(figure, [look[method] for method in present(view.methods, methods)], lines)

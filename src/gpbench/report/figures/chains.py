@@ -132,7 +132,7 @@ def running_moments(view: View) -> Figure:
                     axis.plot(chain["iteration"], both, ":", color=look.color, lw=0.6)
             canvas.title(axis, quantity)
         row[0].set_ylabel(dataset)
-    canvas.legend(figure, view, list(prefixes["method"]), lines=False)
+    canvas.legend(figure, view, prefixes["method"], lines=False)
     return figure
 
 
@@ -148,7 +148,7 @@ def densities(view: View) -> Figure:
     figure, axes = canvas.titled(view.datasets, 2.4, 2, y="density")
     for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, drawn):
         _panel(axis, view, of_dataset)
-    canvas.legend(figure, view, list(drawn["method"]))
+    canvas.legend(figure, view, drawn["method"])
     return figure
 
 

@@ -66,7 +66,7 @@ def error_over_time(view: View) -> Figure:
             axis.set_ylabel(label if label != label_on_left else "")
     for dataset, top in zip(view.datasets, axes[0], strict=True):
         canvas.title(top, dataset)
-    canvas.legend(figure, view, list(view.done["method"]))
+    canvas.legend(figure, view, view.done["method"])
     canvas.headline(figure, view.unrecorded("traces"))
     return figure
 

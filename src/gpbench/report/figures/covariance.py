@@ -93,7 +93,7 @@ def _draw_at_inducing_inputs(axis: Axes, states: Posterior, sampled: Posterior, 
 
 def _posterior(rows: pd.DataFrame) -> Posterior:
     states = rows[rows["layer"] == 1].sort_values(["replica", "sample", "x"], kind="stable")
-    first = states.groupby(["replica", "sample"], sort=True)[list(SCALES)].first()
+    first = states.groupby(["replica", "sample"])[list(SCALES)].first()
     z = states["x"].to_numpy().reshape(len(first), -1)
     lengthscale, outputscale = (first[name].to_numpy() for name in SCALES)
     return Posterior(z, lengthscale, outputscale, first.index.get_level_values("replica").to_numpy())

@@ -54,8 +54,7 @@ def _draw_means(axis: Axes, view: View, dataset: str, card: pd.DataFrame) -> Non
             _mark(axis, look, row, printed.published, half, high, ours=False)
         if not cell["n"]:
             canvas.note(axis, 0.5, row, canvas.short_reason(cell), transform=axis.get_yaxis_transform())
-    if cells["n"].iloc[0]:
-        axis.axvline(cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
+    axis.axvline(cells["mean"].iloc[0], color=canvas.GREY, linestyle="--", linewidth=0.7, zorder=0)
     axis.set_xlim(low, high)
     canvas.remark_incomplete(axis, cells)
 

@@ -31,7 +31,7 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         values = scores[method].dropna()
         drawn = values[values >= low]
         axis.plot(drawn, np.full(len(drawn), i), look.marker, color=look.color, markersize=3.5, alpha=0.7, mew=0)
-        if len(values) and values.mean() >= low:
+        if values.mean() >= low:
             axis.plot([values.mean()] * 2, [i - 0.35, i + 0.35], color=look.color, linewidth=1.6)
         if len(drawn) < len(values):
             axis.text(0, i, f"◂ {len(values) - len(drawn)}", va="center", color=look.color, transform=across)

@@ -24,14 +24,12 @@ def pictures(view: View) -> Figure:
 
 
 def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> None:
-    done = view.done
-    fits = done[(done["dataset"] == dataset) & (done["split"] == seen["split"].min())]
+    fits = view.done[(view.done["dataset"] == dataset) & (view.done["split"] == seen["split"].min())]
     first = fits.sort_values("replica", kind="stable").groupby("method")["fit_id"].first()
     inputs = seen[seen["fit_id"] == first.iloc[0]].pivot(index="row", columns="column", values="x")
     # evenly spaced, so that the choice does not depend on the predictions
     inputs = inputs.iloc[np.linspace(0, len(inputs) - 1, IMAGES).round().astype(int)]
-    points = view.points
-    points = points[points["row"].isin(inputs.index)]
+    points = view.points[view.points["row"].isin(inputs.index)]
 
     def predicted(method: str, column: str) -> np.ndarray:
         """Values `[IMAGES, P]` of the predicted pixels."""

@@ -151,7 +151,7 @@ def _cost(view: View, stage: str, column: str) -> Figure:
         for look, cell in canvas.by_method(view, rows):
             _mark(axis, cell.iloc[0], look)
         canvas.log_x(axis)
-    canvas.legend(figure, view, list(cells["method"].unique()), lines=False)
+    canvas.legend(figure, view, cells["method"], lines=False)
     return figure
 
 

@@ -42,7 +42,7 @@ def curves(view: View, r_hats: pd.DataFrame) -> Figure:
         axis.xaxis.set_minor_locator(NullLocator())
         threshold_axis(axis)
         canvas.remark(axis, _chains(of_dataset, view))
-    canvas.legend(figure, view, list(r_hats["method"]))
+    canvas.legend(figure, view, r_hats["method"])
     return figure
 
 

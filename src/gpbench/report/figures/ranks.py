@@ -25,8 +25,8 @@ COLUMNS = ["budget", "hours", "method", "rank"]
 def critical_difference(view: View) -> Figure:
     """Rank diagrams by MNLL: over all data sets, regression and classification."""
     comparisons = [compare(view, spec) for spec in compared(view) if spec.name in _SHOWN]
-    if all("reason" in comparison for comparison in comparisons):
-        raise canvas.Nothing(f"No ranks: {comparisons[0]['reason']}.")
+    ranked = any("ranks" in comparison for comparison in comparisons)
+    canvas.require(ranked, f"No ranks: {comparisons[0].get('reason')}.")
     height = 1.25 + 0.085 * len(view.methods) * canvas.row(view)
     figure, axes = canvas.panels(len(comparisons), 1, height)
     for axis, comparison in zip(axes[:, 0], comparisons, strict=True):
@@ -96,7 +96,7 @@ def rank_by_budget(view: View) -> Figure:
     axis.set_xticks(of_run["hours"], [f"{row.hours:.2g}\n{row.budget}" for row in of_run.itertuples()])
     axis.invert_yaxis()
     canvas.remark(axis, f"{ranked.attrs['datasets']} data sets")
-    canvas.legend(figure, view, list(ranked["method"]))
+    canvas.legend(figure, view, ranked["method"])
     return figure
 
 

@@ -40,14 +40,13 @@ def _line(view: View, dataset: str, by_method: dict[str, pd.DataFrame], axes: np
     look = canvas.looks(view)
     first = next(iter(by_method.values()))
     top = max(first["y"].max(), *(float((part["rate"] + 2 * part["sd"]).max()) for part in by_method.values()))
-    axes[0].set_title(f"{dataset}: held-out counts", loc="left", fontsize=8)
     axes[0].set_ylabel("counts and rate, a bin")
     for axis, method in zip(axes, [None, *view.methods], strict=True):
+        heading = view.labels[method] if method else f"{dataset}: held-out counts"
+        axis.set_title(heading, loc="left", fontsize=8)
         axis.set_xlabel("input")
         axis.vlines(first["x0"], 0, first["y"], color="#bbbbbb", linewidth=0.8)
         axis.set_ylim(0, 1.05 * top)
-        if method is not None:
-            axis.set_title(view.labels[method], loc="left", fontsize=8)
         for name in [method] if method else by_method:
             if name not in by_method:
                 canvas.write_reason(axis, "no finished fit")

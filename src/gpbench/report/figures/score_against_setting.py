@@ -145,7 +145,7 @@ def score_against_n(view: View) -> Figure:
         canvas.note(row[-1], 0.99, 0.02, text, "right", "bottom", transform=row[-1].transAxes)
     for axis, metric in zip(axes[0], OF_CLASSIFIERS, strict=True):
         axis.set_title(METRICS[metric].label.replace("area under ROC curve", "AUC"), loc="left")
-    canvas.legend(figure, view, list(view.done["method"]))
+    canvas.legend(figure, view, view.done["method"])
     return figure
 
 

@@ -80,7 +80,7 @@ FAMILIES = (
 
 
 def against(card: pd.DataFrame) -> Figure:
-    """Every published score with a counterpart of ours, one panel per family of metrics; card: from `overall`."""
+    """Every published score with a counterpart of ours, one panel per family of metrics; card: from `all_runs`."""
     rows = card[np.isfinite(card["ours"].astype(float)) & (card["ours_metric"].fillna("") != "")]
     canvas.require(len(rows), "No published number has a counterpart in the committed runs.")
     place = rows["ours_metric"].map(lambda name: next(i for i, family in enumerate(FAMILIES) if family.holds(name)))

@@ -86,7 +86,7 @@ def condition_numbers(view: View) -> Figure:
             kappa = np.sort(rows["kappa"])
             axis.step(kappa, np.arange(1, len(kappa) + 1) / len(kappa), color=look.color, linestyle=look.linestyle)
         axis.set(xscale="log")
-    canvas.legend(figure, view, list(systems["method"]))
+    canvas.legend(figure, view, systems["method"])
     return figure
 
 
@@ -112,5 +112,5 @@ def by_condition(view: View) -> Figure:
                     axis.plot(kappa, values, look.marker, c=look.color, mfc=fill, markersize=2.5, alpha=0.7)
             axis.set(xscale="log", yscale="log" if logarithmic else "linear", ylabel=PANELS[name])
         canvas.title(row[0], dataset)
-    canvas.legend(figure, view, list(solved["method"]), lines=False)
+    canvas.legend(figure, view, solved["method"], lines=False)
     return figure

@@ -24,7 +24,7 @@ from gpbench.report.significance.findings import basis, sentences
 from gpbench.report.tables.convergence import chains
 from gpbench.report.tables.render import NOTE, Table, number, to_html
 from gpbench.report.tables.standard import write_table
-from gpbench.report.view import View, load
+from gpbench.report.view import AGAIN, View, load
 
 UNWRITTEN = "its file was not written"
 
@@ -122,7 +122,7 @@ def _statistics(view: View) -> dict:
         return {"comparisons": {}, "differences": []}
     content = load(path)
     if not isinstance(content, dict) or not {"comparisons", "differences"} <= content.keys():
-        raise UserError(f"{path} is damaged (it holds no comparisons); delete it, and snakemake makes it again")
+        raise UserError(f"{path} is damaged (it holds no comparisons); {AGAIN}")
     return content
 
 

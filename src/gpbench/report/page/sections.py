@@ -24,7 +24,7 @@ OUTLINE = {
 
 
 def tables(view: View, section: str) -> list[str]:
-    """The study's tables of a section and have rows."""
+    """The study's tables of a section that have rows."""
     return [name for name in _of(section, TABLES, names(view.study, "tables")) if _applies(view, name)]
 
 

@@ -88,7 +88,7 @@ def _check(conf: Path, claims: list[Claim], path: str) -> None:
             if len(protocols := {plan.protocol for plan in plans}) != 1:
                 found = " and ".join(sorted(protocols)) or "none"
                 raise UserError(f"{where}: its studies must share one protocol, not {found}")
-            config.require_known("metric", [comparison.metric], list(METRICS), where)
+            config.require_known("metric", [comparison.metric], METRICS, where)
             for plan in plans:
                 config.require_known("method", comparison.methods, plan.methods, where)
             datasets = [name for plan in plans for name in plan.datasets]

@@ -57,9 +57,11 @@ def provenance(view: View, item: Named) -> str:
     counts = fits["status"].value_counts()
     others = ", ".join(f"{n} {status}" for status, n in counts.items() if status != "done")
     known = ", ".join(commits(fits, 7, mark_dirty=True)) or "unknown"
+    replicas = fits["replica"].nunique()
+    chains = f" of {replicas} chains or restarts each" * (replicas != 1)
     return (
         f"{lacks}Data: {', '.join(study['datasets'])}. "
-        f"Protocol {study['protocol']}, budget {study['budget']}, {_splits(view)}. "
+        f"Protocol {study['protocol']}, budget {study['budget']}, {splits_of(view)[1]}{chains}. "
         f"{counts.get('done', 0)} of {len(fits)} fits done" + (f" ({others})" if others else "") + "; "
         f"commit {known}. Study {study['title']!r} (results/{study['name']}) made by `{study['command']}`; "
         f"this item by `{command(view, item)}`."
@@ -72,9 +74,3 @@ def command(view: View, item: Named) -> str:
     own = set(shlex.split(item.overrides))
     more = config.joined(word for word in shlex.split(overrides) if word not in own)
     return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")
-
-
-def _splits(view: View) -> str:
-    """'5 splits', '1 to 10 splits of 4 chains or restarts each'."""
-    splits, replicas = splits_of(view)[1], view.fits["replica"].nunique()
-    return splits if replicas == 1 else f"{splits} of {replicas} chains or restarts each"

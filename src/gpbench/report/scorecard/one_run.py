@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -169,21 +170,20 @@ def show(card: pd.DataFrame) -> pd.DataFrame:
         "ours": [mean_sd(row.ours, row.ours_sd, row.ours_n) for row in rows],
         "difference [95 % interval]": [signed(row.difference, row.lower, row.upper) for row in rows],
         "standard error": [number(row.standard_error) for row in rows],
-        "verdict and note": [
-            _remarks(row.verdict, row.compared, row.spread_assumed, row.ours_settings, row.note) for row in rows
-        ],
+        "verdict and note": [_remarks(row) for row in rows],
     }
     return pd.DataFrame(columns)
 
 
-def _remarks(verdict: str, compared: str, spread_assumed: str, settings: str, note: str) -> str:
+def _remarks(row: Any) -> str:
     assumed = {
         "": "",
         "ours": "their spread used for ours",
         "published": "our spread used for theirs",
         "chains": "spread by the number of chains",
-    }[spread_assumed or ""]
-    return "; ".join(filter(None, (verdict, compared, assumed, settings and f"with {settings}", note)))
+    }[row.spread_assumed or ""]
+    settings = row.ours_settings and f"with {row.ours_settings}"
+    return "; ".join(filter(None, (row.verdict, row.compared, assumed, settings, row.note)))
 
 
 def rows_for_study(view: View, published: pd.DataFrame) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Which methods of a study differ: ranks, tests and practical differences over data sets and over splits."""
 
 import json
-import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
@@ -27,6 +27,7 @@ from gpbench.report.significance.findings import to_markdown
 from gpbench.report.view import View
 
 ALPHA = 0.05
+MAIN = {"mnll": TASKS, "rmse": REGRESSION, "error": CLASSIFICATION}  # metrics, and the tasks that they compare
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,7 @@ def complete_losses(view: View, spec: Comparison) -> tuple[pd.DataFrame, list[di
     complete_cells = complete(losses.drop(columns=unable(view, spec)))
     cells = view.cells(spec.metric, *spec.tasks)
     dropped = []
-    axes = (("dataset", losses.index, complete_cells.index), ("method", losses.columns, complete_cells.columns))
-    for kind, names, left in axes:
+    for kind, names, left in zip(("dataset", "method"), losses.axes, complete_cells.axes, strict=True):
         for name in names.difference(left, sort=False):
             rows = cells[cells[kind] == name]
             reasons = rows.loc[~rows["complete"], "statuses"].map(_why).value_counts().to_dict()
@@ -166,11 +166,11 @@ def posteriors(view: View, spec: Comparison, best_only: bool = False) -> pd.Data
     return pd.DataFrame(rows, columns=["a", "b", "a_better", "equal", "b_better", "decision"])
 
 
-def differences(view: View) -> pd.DataFrame:
-    """`differences_to_best` of the main metrics on every data set."""
+def differences(view: View, metrics: Mapping[str, tuple[str, ...]] = MAIN) -> pd.DataFrame:
+    """`differences_to_best` of some metrics on every data set of their tasks."""
     frames = [
         frame
-        for metric, tasks in (("mnll", TASKS), ("rmse", REGRESSION), ("error", CLASSIFICATION))
+        for metric, tasks in metrics.items()
         for dataset in view.datasets_of(*tasks)
         if len(frame := differences_to_best(view, metric, dataset))
     ]
@@ -200,22 +200,11 @@ def differences_to_best(view: View, metric: str, dataset: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def write_statistics(view: View, folder: str | Path) -> list[Path]:
+def write_statistics(view: View, folder: str | Path) -> None:
     """Write `folder`/statistics.json and statistics.md."""
     results, folder = statistics(view), Path(folder)
-    text = json.dumps(_finite(results), indent=1, allow_nan=False) + "\n"
-    return [
-        write_text(folder / "statistics.json", text),
-        write_text(folder / "statistics.md", to_markdown(results, view)),
-    ]
-
-
-def _finite(value: object) -> object:
-    """The same structure with plain Python numbers, and None for those that JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    # read again, NaN and infinities, which JSON cannot hold, are None
+    finite = json.loads(json.dumps(results, default=np.generic.item), parse_constant=lambda _: None)
+    text = json.dumps(finite, indent=1, allow_nan=False) + "\n"
+    write_text(folder / "statistics.json", text)
+    write_text(folder / "statistics.md", to_markdown(results, view))

@@ -57,22 +57,20 @@ def chains(view: View) -> Table:
     fits = view.done[view.done["r_hat"].notna() | view.done["draws"].notna()]
     data = fits.groupby(columns[:3], sort=False).agg(dict.fromkeys(columns[3:], "first") | {"seconds_train": "sum"})
     data = data.reset_index().assign(ess_per_second=lambda rows: rows["ess_bulk"] / rows["seconds_train"])
-    shown = pd.DataFrame(
-        {
-            "data set": data["dataset"],
-            "method": data["method"].map(view.labels),
-            "split": data["split"],
-            "chains x draws": [f"{row.chains:.0f} x {row.draws:.0f}".replace("nan", "-") for row in data.itertuples()],
-            "R-hat": [_ratio(row.r_hat) + " ✗" * (row.gate == "failed") for row in data.itertuples()],
-            "over rows": [_ratio(row.r_hat_row, row.r_hat_row_sd) for row in data.itertuples()],
-            "bulk ESS": data["ess_bulk"].map(number),
-            "tail ESS": data["ess_tail"].map(number),
-            "MCSE": data["mcse"].map(lambda value: number(value, 2)),
-            "ESS per second": data["ess_per_second"].map(number),
-            "R-hat, covariance": data["r_hat_covariance"].map(_ratio),
-            "ESS, covariance": data["ess_covariance"].map(number),
-        }
-    )
+    shown = {
+        "data set": data["dataset"],
+        "method": data["method"].map(view.labels),
+        "split": data["split"],
+        "chains x draws": [f"{row.chains:.0f} x {row.draws:.0f}".replace("nan", "-") for row in data.itertuples()],
+        "R-hat": [_ratio(row.r_hat) + " ✗" * (row.gate == "failed") for row in data.itertuples()],
+        "over rows": [_ratio(row.r_hat_row, row.r_hat_row_sd) for row in data.itertuples()],
+        "bulk ESS": data["ess_bulk"].map(number),
+        "tail ESS": data["ess_tail"].map(number),
+        "MCSE": data["mcse"].map(lambda value: number(value, 2)),
+        "ESS per second": data["ess_per_second"].map(number),
+        "R-hat, covariance": data["r_hat_covariance"].map(_ratio),
+        "ESS, covariance": data["ess_covariance"].map(number),
+    }
     judged = "the budget sets no limit"
     if limit := view.study.get("r_hat"):
         judged = f"✗: R-hat exceeds {limit:g}, the limit of the budget, or there are too few effective draws"
@@ -88,7 +86,7 @@ def chains(view: View) -> Table:
             " Over rows: mean ± standard deviation over test rows of the R-hat of the predictive mean. Covariance "
             "parameters are not judged, because a deep posterior has many modes with the same predictions."
         )
-    return Table(data, shown, "R-hat and effective sample sizes of Markov chains", note)
+    return Table(data, pd.DataFrame(shown), "R-hat and effective sample sizes of Markov chains", note)
 
 
 def _ratio(value: float, sd: float = np.nan) -> str:

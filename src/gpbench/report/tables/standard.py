@@ -1,4 +1,4 @@
-"""Scores, ranks, cost and status: tables of every study, and the registry of all tables by name."""
+"""Scores, ranks, cost and status: tables of every study, and every table by its name."""
 
 from dataclasses import replace
 from functools import partial
@@ -50,7 +50,7 @@ def _mark(view: View, metric: str, cells: pd.DataFrame) -> pd.DataFrame:
         (row.method, row.dataset)
         for dataset in cells["dataset"].unique()
         for row in differences_to_best(view, metric, dataset).itertuples()
-        if row.lower <= 0 <= row.upper and row.n > 1
+        if row.lower <= 0 <= row.upper
     }
     marks = [(cell.method, cell.dataset) in tied for cell in cells.itertuples()]
     return cells.assign(best=loss - least <= ROUNDING * least.abs(), tied=marks)
@@ -77,8 +77,7 @@ def rank_table(view: View) -> Table:
         ranked, datasets = {row["method"]: row for row in comparison.get("ranks", [])}, len(comparison["datasets"])
         rows += [{"comparison": spec.name, "datasets": datasets, **row} for row in ranked.values()]
         heading = f"{spec.title} ({count(datasets, 'data set')})"
-        texts = {m: _rank(**row) for m, row in ranked.items()}
-        shown[heading] = [texts.get(method, "-") for method in view.methods]
+        shown[heading] = [_rank(**ranked[m]) if m in ranked else "-" for m in view.methods]
         if comparison["dropped"]:
             notes.append(f"{spec.title}: left out because incomplete: {left_out(comparison, view)}.")
     columns = ["comparison", "datasets", "method", "mean_rank", "lower", "upper", "firsts"]
