@@ -249,7 +249,7 @@ class Trainer:
     threads: PositiveInt = 1  #: CPU threads of a job
     replicas: PositiveInt = 5  #: largest number of fits of a cell in one tensor batch
     #: fits are batched if (inducing inputs or features) x (rows of a step) is at most this; others run one at a time
-    small: NonNegativeInt = 2_000
+    small: NonNegativeInt = 60_000
     #: largest total size (rows x rows each) of the covariance matrices that exact GPs keep in one tensor batch of
     #: Markov chains; the chains of a split stay together if they fit, even if there are more than `replicas`
     square: NonNegativeInt = 800_000

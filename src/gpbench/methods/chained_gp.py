@@ -36,8 +36,6 @@ from gpbench.streams import Key
 
 GAMMA_NODES, SMALLEST_LOG = 121, -2 * math.log(1e5)
 """Nodes of r, and log r of the least: it is what rules the density at 10^5 scales from the mean."""
-SMALLEST_EXCESS = 1e-9
-"""Of nu/2 over 1 in a reported variance: single precision may round nu to 2, where there is none."""
 FREEDOM = "log_excess_freedom"
 """log(nu - 2) `[R]`"""
 
@@ -168,5 +166,5 @@ def log_gamma(nu: float) -> tuple[np.ndarray, np.ndarray]:
     weights = np.exp(log_weight - log_weight.max())
     edge = c * math.sinh(1.5 * w[0] - 0.5 * w[1])  # log r_0
     mass = math.exp(a * (math.log(a) + edge) - math.lgamma(a + 1))
-    first = edge - math.log(a / max(a - 1, SMALLEST_EXCESS))
+    first = edge - math.log(a / max(a - 1, 1e-9))  # single precision may round nu to 2, where there is no variance
     return np.append(first, t), np.append(mass, (1 - mass) * weights / weights.sum())

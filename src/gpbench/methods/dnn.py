@@ -63,6 +63,9 @@ class Network(OptimisedSettings):
     batch_size: PositiveInt = 200
     learning_rate: PositiveFloat = 0.01
 
+    def width(self) -> int:
+        return self.units or self.match_basis
+
 
 @dataclass(frozen=True)
 class Hyperparameters(Network):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpbench.config.schema import Dataset, Upstream
+from gpbench.config.schema import Dataset
 from gpbench.data.raw import fetch
 from gpbench.data.summary import Statistics, columns, statistics
 from gpbench.data.table import Table
@@ -138,24 +138,20 @@ def _state(dataset: Dataset, where: Places) -> str:
 
 def _megabytes(dataset: Dataset, where: Places) -> str:
     """Total size of its raw files; - where one is unknown."""
-    sizes = [_size(item, dataset, where) for item in dataset.source.files]
+    sizes = [_known(item, dataset, where)[1] for item in dataset.source.files]
     return f"{sum(sizes) / 1e6:.3f}" if sizes and all(sizes) else "-"
 
 
-def _size(item: str, dataset: Dataset, where: Places) -> int:
-    """Bytes of a raw file, as pinned or documented, else of the file that is there; 0 where neither is."""
-    known, path = _known(item, dataset, where), where.raw / item
-    return (known and known.size) or (path.stat().st_size if path.is_file() else 0)
-
-
-def _known(item: str, dataset: Dataset, where: Places) -> Upstream | None:
-    return fetch.pins(where).get(item) or dataset.source.unpinned.get(item)
+def _known(item: str, dataset: Dataset, where: Places) -> tuple[dict[str, Any], int]:
+    """What is pinned or documented of a raw file; its bytes by that, else of the file that is there, else 0."""
+    known, path = fetch.pins(where).get(item) or dataset.source.unpinned.get(item), where.raw / item
+    about = vars(known) if known else {}
+    return about, about.get("size") or (path.stat().st_size if path.is_file() else 0)
 
 
 def _file(item: str, dataset: Dataset, where: Places) -> list[str]:
-    known = _known(item, dataset, where)
-    about = vars(known) if known else {}
-    size = f"{n:,} bytes" if (n := _size(item, dataset, where)) else "size unknown"
+    about, bytes_ = _known(item, dataset, where)
+    size = f"{bytes_:,} bytes" if bytes_ else "size unknown"
     details = [f"{key} {about[key]}" for key in ("md5", "sha256", "licence") if about.get(key)]
     texts = [f"{item}, {size}, {fetch.state(item, where)}", *details, *(about.get("urls") or [])]
     return [line("file" if i == 0 else "", text) for i, text in enumerate(texts)]

@@ -117,9 +117,9 @@ def errors_by_depth(view: View) -> Figure:
 
 def _draw_models(axis: Axes, view: View, cells: pd.DataFrame) -> None:
     """Means with bars of two standard deviations; an arrow and the number for a mean that leaves the axis."""
-    look, means = canvas.looks(view), cells["mean"].astype(float)
-    bars = np.nan_to_num(2 * cells["sd"].astype(float))
-    high = LEAVES * np.nanmedian(means) if np.isfinite(means).any() else 1.0
+    look, means = canvas.looks(view), cells["mean"].to_numpy(float)
+    bars = np.nan_to_num(2 * cells["sd"].to_numpy(float))
+    high = LEAVES * np.nanmedian(np.abs(means)) if np.isfinite(means).any() else 1.0
     for x, (name, mean, bar) in enumerate(zip(cells.index, means, bars, strict=True)):
         mark: canvas.Style = {"color": look[name].color, "marker": look[name].marker}
         if mean > high:
@@ -129,8 +129,8 @@ def _draw_models(axis: Axes, view: View, cells: pd.DataFrame) -> None:
             axis.errorbar(x, mean, yerr=bar, elinewidth=0.8, markersize=4, **mark)
         else:
             canvas.upright_reason(axis, x, cells.loc[name])
-    shown = means.to_numpy() <= high
-    top = (means.to_numpy() + bars)[shown].max(initial=0.0)
-    axis.set_ylim(0, 1.08 * min(top, high) or 1)
+    top = (means + bars)[means <= high].max(initial=0.0)
+    low = (means - bars)[means < 0].min(initial=0.0)  # of likelihoods
+    axis.set_ylim(1.08 * low, 1.08 * min(top, high) or float(low == 0))
     canvas.name_columns(axis, view, cells.index)
     canvas.remark_incomplete(axis, cells)

@@ -63,7 +63,7 @@ def _two_functions(axis: Axes, rows: pd.DataFrame) -> None:
         canvas.write_reason(axis, "fewer than two functions or draws")
         return
     correlation = [np.corrcoef(v[m, a], v[m, b])[0, 1] for m, a, b in pairs]
-    m, a, b = pairs[int(np.argmax(np.abs(correlation)))]
+    m, a, b = pairs[int(np.argmax(np.nan_to_num(np.abs(correlation))))]  # NaN: of a value that never moved
     for chain, look in canvas.chain_looks(rows["replica"]).items():
         own = v.loc[chain]
         axis.plot(own[m, a], own[m, b], ".", color=look.color, markersize=2)

@@ -76,10 +76,10 @@ def read_published(folder: str | Path, conf: Path | None = None) -> pd.DataFrame
     if conf is None:
         return rows
     for column in ("study", "protocol", "dataset"):
-        known = {*config.options(conf, column), *(("any",) if column == "dataset" else ())}
+        known = [*config.options(conf, column), *(["any"] if column == "dataset" else [])]
         for row in rows[(rows["study"] != "") & ~rows[column].isin(known)].head(1).itertuples():
             where = f"{folder}/{row.source}.csv, {row.item}"
-            raise unknown(column, str(getattr(row, column)), config.options(conf, column), where)
+            raise unknown(column, str(getattr(row, column)), known, where)
     return rows
 
 

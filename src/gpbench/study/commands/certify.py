@@ -4,9 +4,6 @@ What the longer fit gains is kept beside the shorter one in the store, and colle
 """
 
 from collections.abc import Iterator
-from pathlib import Path
-
-import numpy as np
 
 from gpbench.errors import UserError
 from gpbench.places import Places
@@ -65,16 +62,11 @@ def refitted(where: Places, store: Store, record: FitRecord) -> FitRecord | None
 
 def compared(store: Store, record: FitRecord, longer: FitRecord) -> seals.Content:
     """What the longer fit gained: of the objective a datum, and in MNLL."""
-    before, after = (_objective(store.folder(r.fit_id)) for r in (record, longer))
+    traces = [arrays.trace(store.folder(r.fit_id)) for r in (record, longer)]
+    before, after = (t.loc[t["step"] > (1 - LAST_PART) * t["step"].max(), "objective"].mean() for t in traces)
     mnll = [scoring.scores(store, r)["mnll"] for r in (record, longer)]
     return {
         "certificate_steps": longer.what.steps or 0,
         "certificate_objective": float(after - before) / record.rows,
         "certificate_mnll": mnll[1] - mnll[0],
     }
-
-
-def _objective(folder: Path) -> np.floating:
-    """Mean objective over the last part of a fit's trace."""
-    trace = arrays.trace(folder)
-    return trace.loc[trace["step"] > (1 - LAST_PART) * trace["step"].max(), "objective"].mean()
