@@ -244,10 +244,9 @@ def test_the_fit_that_was_begun_last_is_the_current_one_in_whatever_order_they_a
 
 def test_a_copy_that_was_adopted_takes_the_place_of_its_original_which_began_with_it(where):
     cell, store = planned(where, "noise_block=22"), Store(where.store)
-    original = store.record(spool(where, cell, 0, 1.0))
-    what = replace(cell.what, code={"changed": "c"})
-    provenance = replace(original.provenance, adopted="of commit abcdef0; refitted 1")
-    copy = replace(original, fit_id=identify(asdict(what), 0, 0), what=what, provenance=provenance, sealed={})
+    original, what = store.record(spool(where, cell, 0, 1.0)), replace(cell.what, code={"changed": "c"})
+    origin = replace(original.provenance, adopted="of commit abcdef0; refitted 1")
+    copy = replace(original, fit_id=identify(asdict(what), 0, 0), what=what, provenance=origin, sealed={})
     store.copy(original.fit_id, copy.fit_id, to_json(copy))
     tracking.drain(where)
     by_fit = {run.data.tags["gpbench.fit"]: run for run in View(where).fits()}
