@@ -165,8 +165,16 @@ def test_which_of_several_runs_is_compared(quick, tmp_path):
     longer = run(tmp_path / "c", "paper", splits=4, status=lambda m, *_: ("done" if m == "svgp" else "skipped", ""))
     assert judged([longer, whole])[0].runs == judged([whole, longer])[0].runs == (whole, whole)
     changed = run(tmp_path / "d", "quick", splits=8)
-    changed.settings = "svgp.jitter=1e-3"
-    assert judged([changed, quick])[0].runs == judged([quick, changed])[0].runs == (quick, quick)
+    for settings in ("svgp.jitter=1e-3", "svgp.steps=60000"):
+        changed.settings = settings
+        assert judged([changed, quick])[0].runs == judged([quick, changed])[0].runs == (quick, quick)
+
+
+def test_where_fits_end_by_the_rule_more_splits_count_before_the_most_updates_that_a_study_sets(tmp_path):
+    own, longer = run(tmp_path / "a", "converged", splits=4), run(tmp_path / "b", "converged", splits=8)
+    for settings, chosen in (("dsvi.steps=60000 svgp.steps=60000", longer), ("svgp.jitter=1e-3 svgp.steps=60000", own)):
+        longer.settings = settings
+        assert judged([own, longer])[0].runs == judged([longer, own])[0].runs == (chosen, chosen)
 
 
 def test_runs_of_another_protocol_are_not_taken(tmp_path):
@@ -315,6 +323,11 @@ def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
         f"- **Depth pays.** DSVI and SVGP: not run on boston_uci; holds on energy {energy.difference.mean:+.2f} "
         f"[{energy.difference.lower:+.2f}, {energy.difference.upper:+.2f}] ({quick.view.folder.name}, 5 splits).\n"
     )
+    for n in range(60, 100):  # wherever the line ends
+        path.write_text(yaml.safe_dump({"claims": [found | {"where": f"{'x' * n} DSVI - SVGP"}]}))
+        text = finding.bullets(claims.ours(path, CONF), [quick], CONF)
+        assert " - SVGP" in text or " -\n  SVGP" in text
+        assert "\n  - " not in text
     path.write_text(yaml.safe_dump({"claims": [found | {"comparisons": [BETTER | {"methods": ["dsvi", "svpg"]}]}]}))
     with pytest.raises(UserError, match=r"unknown method 'svpg' in claim 1 of .*findings\.yaml; did you mean 'svgp'"):
         claims.ours(path, CONF)

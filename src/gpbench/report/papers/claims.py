@@ -10,11 +10,13 @@ where it has the other one, with Holm's correction over all data sets of the cla
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
 Of several runs one with several splits counts, then that with the larger budget, one that is judged, one with the
-settings of its study, that with more splits, and that whose fits made more updates; the two methods may be of two runs
-with the same splits, if each is converged or at least at the published updates. Fits that failed, or did not converge
-as their budget requires, and chains that have not mixed are *not judged*; where a method has no fit, it is *not run*.
+settings of its study (but for the most updates where fits end by the rule), that with more splits, and that whose fits
+made more updates; the two methods may be of two runs with the same splits, if each is converged or at least at the
+published updates. Fits that failed, or did not converge as their budget requires, and chains that have not mixed are
+*not judged*; where a method has no fit, it is *not run*.
 """
 
+import re
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
@@ -125,9 +127,7 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
         for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
             sides = ([s for r in among if (s := r.by_run(m, dataset, comparison.metric))] for m in comparison.methods)
             blank = Result(comparison, dataset, protocol)
-            found = [
-                _paired(first, second, blank) for first, second in product(*sides) if _alike(first.run, second.run)
-            ]
+            found = [_paired(a, b, blank) for a, b in product(*sides) if _alike(a.run, b.run)]
             results.append(max(found, key=_weight, default=blank))
     paper, ours = (_decided([r for r in results if (r.protocol == OURS) == own]) for own in (False, True))
     return paper + ours
@@ -148,7 +148,8 @@ def _weight(result: Result) -> tuple[bool | float, ...]:
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
     updates = sum(run.updates(m, result.dataset) for run, m in zip(result.runs, result.comparison.methods, strict=True))
-    as_set = sum(not run.settings for run in result.runs)
+    capped = [r"\w+\.steps=\S+" if budget == "converged" else "" for budget in budgets]
+    as_set = sum(not re.sub(cap, "", run.settings).strip() for cap, run in zip(capped, result.runs, strict=True))
     return n != 1, place, result.difference is not None, as_set, n, first is second, updates
 
 

@@ -55,8 +55,9 @@ def bullets(found: list[Claim], runs: list[Counterparts], conf: Path) -> str:
         names = sorted({run.view.folder.name for r in results for run in r.runs})
         known = names[:1] + [name.replace(f"{names[0]}-", "-", 1) for name in names[1:]]  # of one study
         known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
-        text = f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)})."
-        lines.append(fill(text, 120, subsequent_indent="  ", break_on_hyphens=False))
+        # a line that begins with a minus would be an item of its own
+        text = f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)}).".replace(" - ", "\0- ")
+        lines.append(fill(text, 120, subsequent_indent="  ", break_on_hyphens=False).replace("\0", " "))
     return "\n".join(lines) + "\n"
 
 
