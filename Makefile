@@ -48,6 +48,7 @@ lint: .venv/.ok  ## check style, types, the direction of imports and the workflo
 
 bench: .venv/.ok  ## time steps, loops and samplers beside peers (GPflow after `make peers`), and a study of 2,000 cells
 	OMP_NUM_THREADS=1 python bench/steps.py
+	OMP_NUM_THREADS=1 python bench/batches.py
 	OMP_NUM_THREADS=1 python bench/loop.py
 	OMP_NUM_THREADS=1 python bench/rff.py
 	OMP_NUM_THREADS=1 python bench/sampler.py

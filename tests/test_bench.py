@@ -33,6 +33,15 @@ def test_the_loop_is_timed_with_and_without_lightning(bench, monkeypatch):
     assert loop.bare_seconds(data) > 0
 
 
+def test_a_batch_is_timed_beside_fits_alone(bench, monkeypatch, capsys):
+    batches, timing = bench("batches"), bench("timing")
+    monkeypatch.setattr(timing, "REPEATS", 2)
+    monkeypatch.setattr(batches, "WORKS", dict(list(batches.WORKS.items())[:1]))
+    batches.main()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert 0 < float(line.removeprefix("SVGP, 20 x 100").split()[0]) < 50
+
+
 def test_steps_are_timed_and_their_operations_counted(bench, monkeypatch, capsys):
     steps, timing = bench("steps"), bench("timing")
     monkeypatch.setattr(timing, "REPEATS", 1)

@@ -64,7 +64,7 @@ class Network(OptimisedSettings):
     learning_rate: PositiveFloat = 0.01
 
     def width(self) -> int:
-        return self.units or self.match_basis
+        return self.units or self.match_basis  # how many are matched hangs on the data
 
 
 @dataclass(frozen=True)
