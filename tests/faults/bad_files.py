@@ -30,6 +30,8 @@ YAML = {
     "its own base": "defaults: [{name}, _self_]\n",
     "an unknown base": "defaults: [nope, _self_]\n",
     "bases that are no list": "defaults: nope\n",
+    "bases that are no names": "defaults: [[constant], _self_]\n",
+    "bases without its own keys": "defaults: []\n",
     "another name": "name: other\n",
     "two documents": "title: a\n---\ntitle: b\n",
 }

@@ -114,13 +114,12 @@ def compose(conf: Path, group: str, name: str, overrides: tuple[str, ...] = ()) 
     require_known(group, [name], available)
     path = available[name]
     where = f"{group} {name!r} ({path})"
-    content = _merged(name, available)
+    content = _merged(name, available) | {"name": name}
     fixed = (FIXED if group == "method" else {"name"}) & {override.split("=", 1)[0] for override in overrides}
     if fixed:
         raise UserError(f"{where}: {min(fixed)!r} cannot be overridden; write a {group} file of your own to change it")
     if overrides or "${" in str(content):
         content = apply(content, group, overrides, where)
-    content |= {"name": name}
     return check(GROUPS[group], content, where) if group != "method" else _method(content, path, where)
 
 
@@ -163,9 +162,11 @@ def _merged(name: str, available: dict[str, Path], heirs: tuple[str, ...] = ()) 
     if content.pop("name", name) != name:
         raise UserError(f"{path}: 'name' differs from the name of the file; leave it out")
     merged: Content = {}
-    for base in content.pop("defaults", ["_self_"]):
+    if not isinstance(bases := content.pop("defaults", ["_self_"]), list) or "_self_" not in bases:
+        raise UserError(f"{path}: 'defaults' must be a list of files and _self_, the keys of this one: [BASE, _self_]")
+    for base in map(str, bases):
         if base != "_self_" and (base not in available or base in (*heirs, name)):
-            raise unknown("base", str(base), set(available) - {*heirs, name}, f"'defaults' of {path}")
+            raise unknown("base", base, set(available) - {*heirs, name}, f"'defaults' of {path}")
         merged = _merge(merged, content if base == "_self_" else _merged(base, available, (*heirs, name)))
     return merged
 
