@@ -121,16 +121,35 @@ def test_the_density_of_the_concentration_is_that_of_scipy():
 
 
 def test_a_dirichlet_proposal_is_corrected_by_its_way_back():
-    """Proposals are Dirichlet(w / e^2 + 0.1); of two weights the first is Beta."""
+    """Proposals are Dirichlet(w / e^2 + min(0.1, alpha)); of two weights the first is Beta."""
     model, state = prior_draws(4, 3, 3, 2, simplex=True)
     operator, size, (theta, alpha) = weights.DirichletWalk(model, 0.7), 0.7, on_the_simplex()
+    alpha[0] = 0.03
     state |= {"theta.step_size": torch.full((4,), size, dtype=F64), "theta": theta, "log_concentration": alpha.log()}
     proposal, ratio = operator.propose(state, packed(normals(np.random.default_rng(3), 4, operator.fixed), 3, 0))
     (old, rest), (new, new_rest) = (part.exp().numpy().transpose(2, 0, 1) for part in (theta, proposal))
     prior = stats.beta(alpha[:, None], alpha[:, None])
-    there = stats.beta(old / size**2 + 0.1, rest / size**2 + 0.1).logpdf(new)
-    back = stats.beta(new / size**2 + 0.1, new_rest / size**2 + 0.1).logpdf(old)
+    floor = alpha.numpy().clip(max=0.1)[:, None]
+    there = stats.beta(old / size**2 + floor, rest / size**2 + floor).logpdf(new)
+    back = stats.beta(new / size**2 + floor, new_rest / size**2 + floor).logpdf(old)
     np.testing.assert_allclose(ratio, prior.logpdf(new) - prior.logpdf(old) + back - there, rtol=1e-6)
+
+
+def test_chains_leave_a_start_of_small_concentration():
+    """With weights as alpha = .012 draws them, one of which is nearly 1; all rows are without a class, so that the target
+    is the prior, of which 74 % lies above alpha = 0.3. By proposals Dirichlet(w / e^2 + 0.1) no chain moves."""
+    chains, rng = 20, np.random.default_rng(0)
+    model, state = prior_draws(chains, 1, 3, 5, simplex=True)
+    model = dataclasses.replace(model, y=torch.zeros_like(model.y))
+    operator, alpha = weights.DirichletWalk(model, 0.4), torch.full((chains,), 0.012, dtype=F64)
+    theta = weights.log_gammas(alpha[:, None, None].expand(-1, 3, 5), *normals(rng, 2, chains, 3, 5)).log_softmax(-1)
+    state |= {"theta": theta, "log_concentration": alpha.log(), "chol": model.factor(theta)}
+    state |= {"log_lik": model.log_lik(state["f"]), "theta.step_size": torch.full((chains,), 0.4, dtype=F64)}
+    most = alpha
+    for _ in range(1000):
+        state, _ = operator.step(state, packed(normals(rng, chains, operator.fixed), 1, 0))
+        most = torch.maximum(most, state["log_concentration"].exp())
+    assert (most > 0.3).double().mean() > 0.74
 
 
 @pytest.mark.parametrize("name", "abcdef")

@@ -178,8 +178,8 @@ class WeightsWalk(Weights):
 
 
 class DirichletWalk(WeightsWalk):
-    """Weights w on the simplex given nu: w_c' ~ Dirichlet(w_c / e^2 + 0.1), e the step size; then alpha given w, by a
-    log-normal walk. In the state theta is log w, and log_concentration `[R]` is log alpha."""
+    """Weights w on the simplex given nu: w_c' ~ Dirichlet(w_c / e^2 + min(0.1, alpha)), e the step size; then alpha given
+    w, by a log-normal walk. In the state theta is log w, and log_concentration `[R]` is log alpha."""
 
     FLOOR = 0.1
 
@@ -190,11 +190,11 @@ class DirichletWalk(WeightsWalk):
     def propose(self, state: State, generator: Generator) -> tuple[Tensor, Tensor]:
         theta, size = state["theta"], self.step_size(state)[..., None]
         normals = generator.normal(2 * self.functions * self.sources).reshape(-1, 2, *theta.shape[1:]).unbind(1)
-        # w' ~ Dirichlet(w / e^2 + 0.1), and the shapes of the reverse move
-        shapes = theta.exp() / size.square() + self.FLOOR
-        proposal = log_gammas(shapes, *normals).log_softmax(-1)
-        reverse = proposal.exp() / size.square() + self.FLOOR
         alpha = state["log_concentration"].exp()[:, None, None].expand_as(theta)
+        floor = alpha.clamp_max(self.FLOOR)  # tails lighter than those of Dirichlet(alpha) would hold a chain for ever
+        shapes = theta.exp() / size.square() + floor
+        proposal = log_gammas(shapes, *normals).log_softmax(-1)
+        reverse = proposal.exp() / size.square() + floor
         prior = log_dirichlet(proposal, alpha) - log_dirichlet(theta, alpha)
         return proposal, prior + log_dirichlet(theta, reverse) - log_dirichlet(proposal, shapes)
 
