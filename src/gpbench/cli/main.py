@@ -160,8 +160,7 @@ def verify(arguments: argparse.Namespace) -> None:
     from gpbench.study.commands import verify as verifying
 
     damaged, summary = verifying.verify(places.find())
-    for line in damaged:
-        print(line, file=sys.stderr)
+    sys.stderr.writelines(f"{line}\n" for line in damaged)
     print("\n".join(summary))
     if damaged:
         raise UserError(f"{count(len(damaged), 'line')} above name what is damaged or cannot be read")
@@ -259,8 +258,9 @@ def adopt(arguments: argparse.Namespace) -> None:
     lines = adopting.adopt(places.find(), arguments.run, arguments.overrides, arguments.check, against)
     print("\n".join(lines))
     if stale := [line for line in lines if line.startswith("stays stale")]:
-        text = f"{count(len(stale), 'line')} of {len(lines)} above: what was not adopted; run the study to fit it again"
-        raise UserError(text)
+        raise UserError(
+            f"{count(len(stale), 'line')} of {len(lines)} above: not adopted; run the study to fit it again"
+        )
 
 
 def verdict(arguments: argparse.Namespace) -> None:
@@ -268,8 +268,7 @@ def verdict(arguments: argparse.Namespace) -> None:
 
     where, name = places.find(), _run(arguments)
     unmixed, lines = collecting.not_converged(where, name), collecting.not_done(where, name)
-    for line in [*unmixed, *lines]:
-        print(line, file=sys.stderr)
+    sys.stderr.writelines(f"{line}\n" for line in [*unmixed, *lines])
     if lines:
         failed = f"{count(len(lines), 'fit')} of {name} failed or {'are' if len(lines) > 1 else 'is'} missing"
         raise UserError(f"{failed}; `gpbench retry` clears what failed")

@@ -44,7 +44,6 @@ FACTS = (
     *(*MIXING, *MIXING_REPORTED, *CONVERGENCE, *CERTIFICATE, *JITTER),
 )
 AGAIN = "delete it, and snakemake makes it again"
-KEYS = ("kind", "command", "protocol", "budget", "methods", "datasets", "expected")  # texts, then lists
 
 
 def load(path: Path) -> Any:
@@ -106,10 +105,8 @@ class View:
     @cached_property
     def study(self) -> StudyRecord:
         """`study.json`."""
-        content = load(path := self._path("study.json"))
-        if not isinstance(content, dict) or [type(content.get(key)) for key in KEYS] != [str] * 4 + [list] * 3:
-            raise UserError(f"{path} is damaged (describes no study); {committed.RESTORE if self.recorded else AGAIN}")
-        return cast(StudyRecord, content)
+        remedy = committed.RESTORE if self.recorded else AGAIN
+        return cast(StudyRecord, committed.facts(self._path("study.json").parent, remedy, committed.FACTS))
 
     @cached_property
     def _scores(self) -> pd.DataFrame:

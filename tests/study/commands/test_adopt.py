@@ -123,7 +123,7 @@ def test_a_score_that_differs_keeps_its_method_and_task_stale(study, gpbench):
     assert "stays stale: linear (regression, 2 fits): linear on boston, split " in answer.out
     assert "mnll " in answer.out
     assert sorted(states()) == ["done"] * 7 + ["pending"]  # one of the two was refitted, and is what today's code gives
-    assert "1 line of 4 above: what was not adopted" in answer.err
+    assert "1 line of 4 above: not adopted" in answer.err
     for words in ([], ["--check", "2"]):  # what is like its evidence is not looked for until it is found
         answer = gpbench("adopt", NAME, *words)
         assert (answer.code, "stays stale: linear (regression, 1 fit): linear on boston, split " in answer.out) == (

@@ -244,6 +244,8 @@ def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd, monkeypatch)
     assert store.certificate(source) == {}
 
 
+STUDY = dict.fromkeys(("name", "kind", "command", "protocol", "budget"), "some")
+STUDY |= {"methods": ["constant"], "datasets": ["boston"], "expected": [["constant", "boston", 0]]}
 RECORD = "fit_id,method,dataset,split,replica,status\n{},constant,boston,0,0,done\n"
 
 
@@ -259,10 +261,40 @@ def test_verify_reads_the_committed_records(project, gpbench, text, said):
     path = project / "docs" / "results" / "some" / "scores.csv"
     path.parent.mkdir(parents=True)
     same = "0" * 16 + ",variant_of_the_same,boston,0,0,done\n"
-    path.with_name("study.json").write_text('{"command": "snakemake"}')
+    path.with_name("study.json").write_text(json.dumps(STUDY))
     path.write_text(RECORD.format("0" * 16) + same + "released/boston/0,released,boston,0,0,done\n")
     assert gpbench("verify").code == 0
     path.write_text(text)
+    answer = gpbench("verify")
+    assert answer.code == 1
+    assert said in answer.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("study.json", '{"command": "snakemake"}', "is damaged (it describes no study)"),
+        (
+            "study.json",
+            json.dumps(STUDY | {"expected": [["constant", "boston"]]}),
+            "is damaged (it describes no study)",
+        ),
+        ("study.json", json.dumps(STUDY | {"expected": [None]}), "is damaged (it describes no study)"),
+        ("traces.csv", "fit_id,step,mnll\n0000000000000000,1,low\n", "line 2 is not a record"),
+        ("calibration.csv", "fit_id,of,count\n0000000000000000,pit,1 2 x\n", "line 2 is not a record"),
+        ("calibration.csv", "fit_id,about,count\n0000000000000000,pit,1 2\n", "line 2 is not a record"),
+        ("calibration.csv", "fit_id,count\n0000000000000000,1 2\n", "has lines without fit_id, of"),
+        ("calibration.csv", "fit_id,of,count,happened\n0000000000000000,pit,1 2,1\n", "or of unequal numbers"),
+        ("traces.csv", "fit_id,step,mnll\n0000000000000000,1, \n", "or of unequal numbers"),
+        ("systems.csv", "fit_id,measured,values\n0000000000000000,,1 2\n", "has lines without fit_id, measured"),
+    ],
+)
+def test_verify_reads_what_is_committed_beside_the_records(project, gpbench, name, text, said):
+    path = project / "docs" / "results" / "some" / "scores.csv"
+    path.parent.mkdir(parents=True)
+    path.with_name("study.json").write_text(json.dumps(STUDY))
+    path.write_text(RECORD.format("0" * 16))
+    path.with_name(name).write_text(text)
     answer = gpbench("verify")
     assert answer.code == 1
     assert said in answer.err

@@ -27,8 +27,7 @@ def critical_difference(view: View) -> Figure:
     comparisons = [compare(view, spec) for spec in compared(view) if spec.name in _SHOWN]
     ranked = any("ranks" in comparison for comparison in comparisons)
     canvas.require(ranked, f"No ranks: {comparisons[0].get('reason')}.")
-    height = 1.25 + 0.085 * len(view.methods) * canvas.row(view)
-    figure, axes = canvas.panels(len(comparisons), 1, height)
+    figure, axes = canvas.panels(len(comparisons), 1, 1.25 + 0.085 * len(view.methods) * canvas.row(view))
     for axis, comparison in zip(axes[:, 0], comparisons, strict=True):
         _diagram(axis, comparison, view)
     return figure

@@ -205,6 +205,5 @@ def write_statistics(view: View, folder: str | Path) -> None:
     results, folder = statistics(view), Path(folder)
     # read again, NaN and infinities, which JSON cannot hold, are None
     finite = json.loads(json.dumps(results, default=np.generic.item), parse_constant=lambda _: None)
-    text = json.dumps(finite, indent=1, allow_nan=False) + "\n"
-    write_text(folder / "statistics.json", text)
+    write_text(folder / "statistics.json", json.dumps(finite, indent=1, allow_nan=False) + "\n")
     write_text(folder / "statistics.md", to_markdown(results, view))

@@ -231,7 +231,6 @@ def _write(
             rows.append(item.source | {"fit_id": item.fit.fit_id, "adopted": note})
             renamed[item.source["fit_id"]] = item.fit.fit_id
     if rows:
-        folder = committed.folder(where, plan.name)
-        kept = committed.curves(folder, renamed)
+        kept = committed.curves(committed.folder(where, plan.name), renamed)
         curves = {n: [line | {"fit_id": renamed[line["fit_id"]]} for line in kept[n]] for n in kept}
         committed.write(where, plan.name, rows, facts, curves)

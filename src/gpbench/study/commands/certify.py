@@ -41,8 +41,7 @@ def _certified(where: Places, store: Store, record: FitRecord) -> str:
         longer = refitted(where, store, record)
         if longer is None:
             return "the longer fit did not finish"
-        change = compared(store, record, longer)
-        store.certify(record.fit_id, change)
+        store.certify(record.fit_id, compared(store, record, longer))
     return (
         f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the "
         f"objective and change the MNLL by {change['certificate_mnll']:+.4f}"

@@ -67,8 +67,7 @@ def groups(where: Places, words: list[str]) -> tuple[tuple[Group, ...], list[str
     cost, which all records would have to be read for, is not asked."""
     from gpbench.data.prepare import ensure
 
-    resolved = _resolve_one(where, words)
-    (cell,) = resolved.cells
+    (cell,) = _resolve_one(where, words).cells
     if cell.skip:
         raise UserError(f"{cell.address.method} on {cell.address.dataset}: {cell.skip}")
     ensure(config.compose(where.conf, "dataset", cell.address.dataset), where)

@@ -32,8 +32,7 @@ def merge(where: Places, source: Path) -> list[str]:
         raise UserError(f"nothing is merged: {unlike[0]}{others}; find out which is right, and remove the other line")
     for name in ours.keys() & theirs.keys():
         if (folder / name / "study.json").is_file():
-            there = committed.facts(folder / name).get("data")
-            committed.require_same_data(committed.folder(where, name), there)
+            committed.require_same_data(committed.folder(where, name), committed.facts(folder / name).get("data"))
     facts = {name: committed.facts(committed.folder(where, name) if name in ours else folder / name) for name in theirs}
     added = [_add(where, name, ours.get(name, []), rows, folder / name, facts[name]) for name, rows in theirs.items()]
     return [*filter(None, added), *([f"{count(added.count(''), 'run')} with nothing new"] if "" in added else [])]

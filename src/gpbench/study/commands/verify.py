@@ -13,13 +13,12 @@ from gpbench.study.storage.store import IDENTITY, Store, Unreadable
 def verify(where: Places) -> tuple[list[str], list[str]]:
     """(lines about what is damaged or cannot be read, a summary line each of the store and the records)."""
     store = Store(where.store)
-    fits = {fit_id: _of_fit(store, fit_id) for fit_id in store.ids()}
+    words = [_of_fit(store, fit_id) for fit_id in store.ids()]
     runs = {path: list(_of_records(path)) for path in sorted((where.root / "docs" / "results").glob("*/"))}
-    words = list(fits.values())
     damaged = [line for line in words if line not in ("sealed", "of another edition")]
     summary = [f"{name} {words.count(name)}" for name in ("sealed", "of another edition")]
     lines = [
-        f"{store.root}: {count(len(fits), 'fit')}: {', '.join(summary)}, damaged or unreadable {len(damaged)}",
+        f"{store.root}: {count(len(words), 'fit')}: {', '.join(summary)}, damaged or unreadable {len(damaged)}",
         f"docs/results: {count(len(runs), 'run')}, {count(sum(map(bool, runs.values())), 'damaged one')}",
     ]
     return damaged + [line for found in runs.values() for line in found], lines
@@ -48,13 +47,13 @@ def _of_records(folder: Path) -> Iterator[str]:
             if not part.is_file():
                 again = f"if it was never committed, `gpbench record {folder.name}` writes it"
                 raise UserError(f"{part} is missing; {committed.RESTORE}, or {again}")
-        committed.facts(folder)
+        committed.facts(folder, required=committed.FACTS)
         fits = {row["fit_id"] for row in committed.read(path)}
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
         yield from (f"{path}: {fit_id!r} is no identity" for fit_id in sorted(unknown))
         for name in committed.CURVES:
-            if others := {line.get("fit_id") for line in committed.lines(path.with_name(f"{name}.csv"))} - fits:
-                yield f"{path.with_name(f'{name}.csv')}: fits {sorted(map(str, others))} have no record"
-    except (UserError, KeyError) as error:  # the first names its file
-        yield str(error) if isinstance(error, UserError) else f"{path} has no column {error}; {committed.RESTORE}"
+            if others := {line["fit_id"] for line in committed.lines(path.with_name(f"{name}.csv"))} - fits:
+                yield f"{path.with_name(f'{name}.csv')}: fits {sorted(others)} have no record"
+    except UserError as error:  # it names its file
+        yield str(error)

@@ -395,5 +395,4 @@ def _cpu(values: dict[str, Any]) -> dict[str, Any]:
 
 def answer(what: What, path: Path, x: np.ndarray, key: Key) -> Predictive:
     """Predictive of scaled inputs x `[T, D]` by a stored model."""
-    stored = torch.load(path, weights_only=True)
-    return answer_one(make_method(what), State(**stored), x, key)
+    return answer_one(make_method(what), State(**torch.load(path, weights_only=True)), x, key)

@@ -41,6 +41,9 @@ CURVES = {
     "systems": ["fit_id", "measured", "values"],
 }
 """CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
+NAMES = ("fit_id", "of", "measured")  # those of text; the others hold numbers, with blanks between them
+FACTS: dict[str, type] = dict.fromkeys(("name", "kind", "command", "protocol", "budget"), str)
+FACTS |= dict.fromkeys(("methods", "datasets", "expected"), list)  # expected: methods, data sets and splits
 RESTORE = "restore it by `git checkout`"
 CUT_SHORT = "the line is cut short"
 
@@ -67,20 +70,21 @@ def read(path: Path) -> list[Row]:
     return rows
 
 
-def facts(path: Path) -> dict[str, object]:
-    """The study.json of a folder of records. UserError where it is damaged."""
-    content = read_json(path / "study.json", RESTORE)
-    if not isinstance(content, dict) or not isinstance(content.get("command"), str):
-        raise UserError(f"{path / 'study.json'} is damaged (it describes no study); {RESTORE}")
+def facts(folder: Path, remedy: str = RESTORE, required: Collection[str] = ("command",)) -> dict[str, object]:
+    """The study.json of a folder of records, or of results. UserError where it is damaged or lacks what is required."""
+    content: Row = read_json(path := folder / "study.json", remedy)
+    sound = isinstance(content, dict) and all(isinstance(content.get(key), FACTS[key]) for key in required)
+    places = content["expected"] if sound and "expected" in required else []
+    if not sound or not all(isinstance(at, list) and [*map(type, at)] == [str, str, int] for at in places):
+        raise UserError(f"{path} is damaged (it describes no study); {remedy}")
     return content
 
 
 def require_same_data(path: Path, data: Any) -> None:
     """Raise UserError where the study.json of a folder of records names other rows of a data set than `data`, which is
     data set -> md5; where one of both lacks it, as those of before do, nothing is known."""
-    about = read_json(path / "study.json", RESTORE) if (path / "study.json").is_file() else {}
-    earlier: Any = about.get("data") if isinstance(about, dict) else None
-    both = (earlier or {}).keys() & (data or {}).keys()
+    earlier: Any = (facts(path, required=()).get("data") if (path / "study.json").is_file() else None) or {}
+    both = earlier.keys() & (data or {}).keys()
     if other := sorted(name for name in both if earlier[name] != data[name]):
         aside = "move that folder away, or give the new rows a name of their own"
         raise UserError(f"{path} has fits of other rows of data set {other[0]!r}, which are not comparable; {aside}")
@@ -88,7 +92,11 @@ def require_same_data(path: Path, data: Any) -> None:
 
 def lines(path: Path) -> list[Row]:
     """The lines of one of the CURVES as text, without what is empty; otherwise like `read`."""
-    return _read(path, lambda column: str)
+    found, names = _read(path, lambda column: str if column in NAMES else _numbers), {*NAMES} & {*CURVES[path.stem]}
+    sizes = [{len(text.split()) for name, text in line.items() if name not in NAMES} for line in found]
+    if any(names - line.keys() or len(size) > 1 for line, size in zip(found, sizes, strict=True)):
+        raise UserError(f"{path} has lines without {', '.join(sorted(names))} or of unequal numbers; {RESTORE}")
+    return found
 
 
 def curves(folder: Path, fits: Collection[str]) -> dict[str, list[Row]]:
@@ -129,7 +137,6 @@ def write(
         for half in path.parent.glob(".?*.????????.*"):  # of a writer that was killed
             half.unlink(missing_ok=True)
         recorded = {place(row): row for row in read(path)}
-        known = {row["fit_id"] for row in recorded.values()}
         done = {at for at, row in recorded.items() if row["status"] == "done"}
         ended = [row for row in rows if row["status"] in ("done", "diverged") or place(row) not in done]
         merged = recorded | {place(row): row for row in ended}
@@ -142,7 +149,7 @@ def write(
         with contextlib.ExitStack() as stack:  # all or none on a full disk; the last, curves, take their places first
             for target, text in texts.items():
                 stack.enter_context(write_aside(target)).write_text(text, encoding="utf-8")
-    return len(fits - known), len(fits)
+    return len(fits - {row["fit_id"] for row in recorded.values()}), len(fits)
 
 
 def _joined(path: Path, new: list[Row], fits: set[str]) -> list[Row]:
@@ -175,6 +182,12 @@ def _kind(column: str) -> Callable[[str], Any]:
     if column in TEXTS:
         return str
     return "True".__eq__ if column == "dirty" else int if column in WHOLE else float
+
+
+def _numbers(text: str) -> str:
+    """A text of numbers. ValueError for another one."""
+    list(map(float, text.split()))
+    return text
 
 
 def _text(value: Any) -> str:
