@@ -136,8 +136,8 @@ def test_a_dirichlet_proposal_is_corrected_by_its_way_back():
 
 
 def test_chains_leave_a_start_of_small_concentration():
-    """With weights as alpha = .012 draws them, one of which is nearly 1; all rows are without a class, so that the target
-    is the prior, of which 74 % lies above alpha = 0.3. By proposals Dirichlet(w / e^2 + 0.1) no chain moves."""
+    """With weights as alpha = .012 draws them, one of which is nearly 1; rows have no class, so that the target is the
+    prior, of which 74 % lies above alpha = 0.3. By proposals Dirichlet(w / e^2 + 0.1) no chain moves."""
     chains, rng = 20, np.random.default_rng(0)
     model, state = prior_draws(chains, 1, 3, 5, simplex=True)
     model = dataclasses.replace(model, y=torch.zeros_like(model.y))

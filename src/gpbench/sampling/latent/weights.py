@@ -178,8 +178,8 @@ class WeightsWalk(Weights):
 
 
 class DirichletWalk(WeightsWalk):
-    """Weights w on the simplex given nu: w_c' ~ Dirichlet(w_c / e^2 + min(0.1, alpha)), e the step size; then alpha given
-    w, by a log-normal walk. In the state theta is log w, and log_concentration `[R]` is log alpha."""
+    """Weights w on the simplex given nu: w_c' ~ Dirichlet(w_c / e^2 + min(0.1, alpha)), e the step size; then alpha
+    given w, by a log-normal walk. In the state theta is log w, and log_concentration `[R]` is log alpha."""
 
     FLOOR = 0.1
 
