@@ -165,6 +165,17 @@ def test_a_low_rank_inverse_never_understates_a_variance():
     assert low.max() > 1.01 * exact.max()
 
 
+def test_a_constant_target_has_the_variance_of_any_other():
+    x, _ = cases.problem("regression", num_inputs=2)
+    data, test = cases.training_set(x, torch.zeros_like(x[:, :1])), unit(20, 2, seed=3)[None]
+    exact, many = (
+        made.predict(made.start(data, cases.keys(1)), test, cases.keys(1)[0])
+        for made in (method(), method(**ITERATIVE))
+    )
+    assert (many.mean() == 0).all()
+    np.testing.assert_allclose(many.variance(), exact.variance(), rtol=1e-3)
+
+
 @pytest.mark.parametrize("settings", [{}, ITERATIVE, {**ITERATIVE, "cholesky_rows": 29}], ids=["few", "many", "both"])
 def test_batched_is_looped(settings):
     cases.assert_batched_is_looped(method(grid_size=6, **settings), "regression")

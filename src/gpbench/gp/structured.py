@@ -37,9 +37,8 @@ PREDICTION_TOLERANCE = 1e-4
 
 
 class Accuracy(NamedTuple):
-    """cholesky_rows: up to here no approximation; cg_tolerance: of the mean relative residual in training, which
-    linear_operator brings to about 1e-5; num_probes: of the log determinant; rank: of the inverse covariance in
-    predictive variances."""
+    """cholesky_rows: up to here no approximation; cg_tolerance: of the mean relative residual in training (it ends at
+    1e-5 or so); num_probes: of the log determinant; rank: of the inverse covariance in predictive variances."""
 
     cholesky_rows: int
     cg_tolerance: float
@@ -114,7 +113,8 @@ def posterior(process: Process, y: Tensor, points: Points, accuracy: Accuracy) -
     else:
         with approximately(accuracy._replace(cg_tolerance=PREDICTION_TOLERANCE)):
             solved = operator(process).solve(y)
-            root = operator(process).root_inv_decomposition(initial_vectors=y[:, :1], method="lanczos").root.to_dense()
+            start = torch.where(y[:, :1].any(), y[:, :1], 1.0)  # a constant target is zero, which leads nowhere
+            root = operator(process).root_inv_decomposition(initial_vectors=start, method="lanczos").root.to_dense()
             across = interpolated(points, process.points, factors)
             mean, projected = across._matmul(solved), across._matmul(root)
     return mean, (prior_variance(points, factors) - projected.square().sum(1)).clamp_min(0.0)
@@ -206,13 +206,12 @@ def approximately(accuracy: Accuracy) -> Iterator[None]:
         yield
 
 
-def probes(noise: Tensor, like: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Vectors of N normals, at unit length `[N, number]`, and their lengths `[1, number]`; like: `[N, P]`.
+def probes(noise: Tensor, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Vectors of N normals, at unit length `[N, count]`, and their lengths `[1, count]`; like: `[N, P]`.
 
     One normal `[1]` decides them, on every device and in every precision: they are drawn in double, on the host."""
     # a hash, as the generator looks at the lowest 32 bits of a seed, where a short number has none
     seed = int.from_bytes(hashlib.sha256(noise.float().cpu().numpy().tobytes()).digest()[:8], "big") >> 1
-    generator = torch.Generator().manual_seed(seed)
-    normals = torch.randn(len(like), number, generator=generator, dtype=torch.float64).to(like)
+    normals = torch.randn(len(like), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like)
     length = normals.norm(dim=0, keepdim=True)
     return normals / length, length
