@@ -93,7 +93,6 @@ def log_density(process: Process, y: Tensor, noise: Tensor, accuracy: Accuracy) 
         logdet = 2 * chol.diagonal().log().sum()
     else:
         covariance = operator(process)
-        # its own would be others in another precision
         covariance._probe_vectors_and_norms = lambda: probes(noise, y, accuracy.num_probes)
         with approximately(accuracy):
             quadratic, logdet = covariance.inv_quad_logdet(y, logdet=True)
@@ -209,7 +208,7 @@ def approximately(accuracy: Accuracy) -> Iterator[None]:
 def probes(noise: Tensor, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Vectors of N normals, at unit length `[N, count]`, and their lengths `[1, count]`; like: `[N, P]`.
 
-    One normal `[1]` decides them, on every device and in every precision: they are drawn in double, on the host."""
+    One normal `[1]` decides them on every device and in every precision; linear_operator's own depend on both."""
     # a hash, as the generator looks at the lowest 32 bits of a seed, where a short number has none
     seed = int.from_bytes(hashlib.sha256(noise.float().cpu().numpy().tobytes()).digest()[:8], "big") >> 1
     normals = torch.randn(len(like), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like)
