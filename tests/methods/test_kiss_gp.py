@@ -140,6 +140,18 @@ def test_probes_come_from_the_noise_alone():
     assert losses[0] == losses[1] != losses[2]
 
 
+def test_both_precisions_have_the_same_probes():
+    """By how much single precision changes the objective decides whether the convergence of a fit can be judged."""
+    x = unit(200, 2)
+    found = {}
+    for dtype in (torch.float64, torch.float32):
+        made, y = process(x.to(dtype), [0.4, 0.4], 12), torch.sin(5 * x.sum(1, keepdim=True)).to(dtype)
+        noises = torch.tensor([[0.1], [0.2], [0.3]], dtype=torch.float32).to(dtype)
+        found[dtype] = [float(structured.log_density(made, y, noise, PROBED)) for noise in noises]
+    assert np.std(found[torch.float64]) > 0.1
+    np.testing.assert_allclose(found[torch.float32], found[torch.float64], rtol=0, atol=0.01)
+
+
 def test_a_low_rank_inverse_never_understates_a_variance():
     data, test = cases.training_set(*cases.problem("regression", num_inputs=2)), unit(20, 2, seed=3)[None]
     variances = []
@@ -151,6 +163,17 @@ def test_a_low_rank_inverse_never_understates_a_variance():
     np.testing.assert_allclose(full, exact, rtol=1e-3)
     assert (low >= exact * (1 - 1e-6)).all()
     assert low.max() > 1.01 * exact.max()
+
+
+def test_a_constant_target_has_the_variance_of_any_other():
+    x, _ = cases.problem("regression", num_inputs=2)
+    data, test = cases.training_set(x, torch.zeros_like(x[:, :1])), unit(20, 2, seed=3)[None]
+    exact, many = (
+        made.predict(made.start(data, cases.keys(1)), test, cases.keys(1)[0])
+        for made in (method(), method(**ITERATIVE))
+    )
+    assert (many.mean() == 0).all()
+    np.testing.assert_allclose(many.variance(), exact.variance(), rtol=1e-3)
 
 
 @pytest.mark.parametrize("settings", [{}, ITERATIVE, {**ITERATIVE, "cholesky_rows": 29}], ids=["few", "many", "both"])

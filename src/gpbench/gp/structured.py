@@ -31,17 +31,14 @@ MARGIN = 1.01
 """Cells of the grid beyond the data on either side: the four neighbours of a point always exist, rounding included."""
 MOST_ITERATIONS = 1000
 QUADRATURE = 100
-"""Lanczos steps of the log determinant, which linear_operator's 20 bias by more than the probes where there is little
-noise."""
+"""Lanczos steps of the log determinant: where noise is small, linear_operator's 20 bias it by more than probes do."""
 PREDICTION_TOLERANCE = 1e-4
 """Of the residual that predictive means are made from: they are solved for once."""
 
 
 class Accuracy(NamedTuple):
-    """cholesky_rows: up to here no approximation; cg_tolerance: of the mean relative residual in training, which
-    linear_operator brings to about 1e-5; num_probes: of the log determinant; rank: of the inverse covariance in
-    predictive variances.
-    """
+    """cholesky_rows: up to here no approximation; cg_tolerance: of the mean relative residual in training (it ends at
+    1e-5 or so); num_probes: of the log determinant; rank: of the inverse covariance in predictive variances."""
 
     cholesky_rows: int
     cg_tolerance: float
@@ -95,8 +92,10 @@ def log_density(process: Process, y: Tensor, noise: Tensor, accuracy: Accuracy) 
         quadratic = torch.linalg.solve_triangular(chol, y, upper=False).square().sum()
         logdet = 2 * chol.diagonal().log().sum()
     else:
-        with approximately(accuracy), drawing_from(noise):
-            quadratic, logdet = operator(process).inv_quad_logdet(y, logdet=True)
+        covariance = operator(process)
+        covariance._probe_vectors_and_norms = lambda: probes(noise, y, accuracy.num_probes)
+        with approximately(accuracy):
+            quadratic, logdet = covariance.inv_quad_logdet(y, logdet=True)
     return -0.5 * (quadratic + y.shape[1] * logdet + y.numel() * math.log(2 * math.pi))
 
 
@@ -113,7 +112,8 @@ def posterior(process: Process, y: Tensor, points: Points, accuracy: Accuracy) -
     else:
         with approximately(accuracy._replace(cg_tolerance=PREDICTION_TOLERANCE)):
             solved = operator(process).solve(y)
-            root = operator(process).root_inv_decomposition(initial_vectors=y[:, :1], method="lanczos").root.to_dense()
+            start = torch.where(y[:, :1].any(), y[:, :1], 1.0)  # a constant target is zero, which leads nowhere
+            root = operator(process).root_inv_decomposition(initial_vectors=start, method="lanczos").root.to_dense()
             across = interpolated(points, process.points, factors)
             mean, projected = across._matmul(solved), across._matmul(root)
     return mean, (prior_variance(points, factors) - projected.square().sum(1)).clamp_min(0.0)
@@ -199,18 +199,18 @@ def approximately(accuracy: Accuracy) -> Iterator[None]:
         settings.max_preconditioner_size(0),
         settings.max_cg_iterations(MOST_ITERATIONS),
         settings.cg_tolerance(accuracy.cg_tolerance),
-        settings.num_trace_samples(accuracy.num_probes),
         settings.max_lanczos_quadrature_iterations(QUADRATURE),
         settings.max_root_decomposition_size(accuracy.rank),
     ):
         yield
 
 
-@contextmanager
-def drawing_from(noise: Tensor) -> Iterator[None]:
-    """linear_operator draws its probes from torch's own generator: inside it is seeded by a normal `[1]`."""
-    with torch.random.fork_rng(devices=[noise.device] if noise.is_cuda else []):
-        # on the host, where torch takes seeds from; a hash, as the generator looks at the lowest 32 bits of a seed,
-        # where a short number has none
-        torch.manual_seed(int.from_bytes(hashlib.sha256(noise.cpu().numpy().tobytes()).digest()[:8], "big") >> 1)
-        yield
+def probes(noise: Tensor, like: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Vectors of N normals, at unit length `[N, count]`, and their lengths `[1, count]`; like: `[N, P]`.
+
+    One normal `[1]` decides them on every device and in every precision; linear_operator's own depend on both."""
+    # a hash, as the generator looks at the lowest 32 bits of a seed, where a short number has none
+    seed = int.from_bytes(hashlib.sha256(noise.float().cpu().numpy().tobytes()).digest()[:8], "big") >> 1
+    normals = torch.randn(len(like), count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(like)
+    length = normals.norm(dim=0, keepdim=True)
+    return normals / length, length

@@ -3,7 +3,7 @@
 Model      f = sum_u w_u(x) g(u), g ~ GP(0, k) on a regular grid of G points an input, k RBF-ARD, w cubic interpolation;
            y_n = f(x_n) + e_n, e_n ~ N(0, noise_variance). Targets have a function each, independent, of one kernel.
 Objective  log evidence = log N(y; 0, W K_UU W^T + noise_variance I), full batch, ascended by Adam on the logarithms of
-           lengthscale (in ranges of the training inputs), outputscale and noise variance. From `cholesky_rows` on by
+           lengthscale (in ranges of the training inputs), outputscale and noise variance. Beyond `cholesky_rows` by
            conjugate gradients to `cg_tolerance`; log determinant and its gradient from `num_probes` random vectors.
 Posterior  mean = k_* (K + noise_variance I)^-1 y;  in the variance the inverse has rank `lanczos_rank` (pleiss2018).
 
