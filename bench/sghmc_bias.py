@@ -109,6 +109,9 @@ def table(found: dict[tuple[float, int | None], Found]) -> str:
         f"intervals over {CHAINS} chains: linear regression, {ROWS:,} rows, friction {FRICTION}. Predicted: "
         "1 + e^2 Var(xi) / (2 b N sqrt(s)). Made by `bench/sghmc_bias.py`, which explains it.",
         "",
+        "The figure has the ratios less 1 (marks, with their intervals) and what is predicted (lines); a ratio below 1 "
+        "has no place on its logarithmic axis, and of it only the upper part of the interval is drawn.",
+        "",
         "![Excess variance against the size of a mini-batch](sghmc_bias.svg)",
         "",
         "| step size | rows of a step | variance ratio | predicted | mean |",
@@ -133,7 +136,10 @@ def draw(found: dict[tuple[float, int | None], Found]) -> None:
         excess, error = np.array([interval(part.variance) for part in chains]).T
         axis.errorbar(sizes, excess - 1, error, fmt="o", markersize=3, color=colour, label=f"step {step_size}")
         axis.plot(sizes, [part.predicted - 1 for part in chains], color=colour, linewidth=0.8)
-    axis.set(xscale="log", yscale="log", ylim=(1e-3, None), xlabel="rows of a mini-batch", ylabel="excess variance")
+    axis.plot([], color="black", linewidth=0.8, label="predicted")
+    axis.set(
+        xscale="log", yscale="log", ylim=(1e-3, None), xlabel="rows of a mini-batch", ylabel="variance ratio less 1"
+    )
     axis.legend()
     figure.savefig(FIGURE, metadata={"Date": None})
 

@@ -260,6 +260,7 @@ def test_the_state_follows_from_what_is_committed(tmp_path, registry):
         folder = tmp_path / "docs" / "results" / name
         folder.mkdir(parents=True)
         (folder / "study.json").write_text(json.dumps({}))
-        expected = f"has [results](results/{name}/)"
-        assert listing.state(where, item) == (expected if name == item.study else f"available; {expected} in part")
+        link = f"[{name.removeprefix(f'{item.study}-')}](results/{name}/)"
+        part = f"available; has results in part: {link}"
+        assert listing.state(where, item) == (f"has [results](results/{name}/)" if name == item.study else part)
     assert listing.state(where, registry["rossi2021_table3"]).startswith("later: needs all 11 million rows of HIGGS")

@@ -22,7 +22,7 @@ ALL_KINDS = (*PREDICT, *SAMPLE, *SOLVE)
 _MARKS = "Single marks, of all test rows: methods without training steps."
 _CURVES = (
     "Line: mean over splits, of which one that has ended counts with its last value; band: their range. The vertical "
-    "axis shows the last scores of all fits and leaves out the worst early values."
+    "axis shows last scores and leaves out the worst early values and the ends of curves far behind the better half."
 )
 
 
@@ -245,15 +245,17 @@ FIGURES = {entry.name: entry for entry in (
           "relative error of the gradient. What is 0 lies a decade below the smallest other value."),
     Entry("cost", "cost", PREDICT, "figures.profiles:cost",
           "Training seconds per fit against test MNLL; mean and standard deviation over splits. Lower left is better. "
-          "Hollow: fits are missing or have not converged as the budget asks. A method without seconds is left out."),
+          "Hollow: fits are missing or have not converged as the budget asks. At the upper edge: a mean beyond it, "
+          "with its number. A method without seconds is left out."),
     Entry("pareto", "cost", PREDICT, "figures.profiles:pareto",
           "Training seconds per fit (geometric mean over data sets) against test MNLL above that of the best method "
-          "of each data set (mean over data sets; a method that is the best everywhere has 0). Line and names: the "
-          "Pareto front, methods that no other beats in both; shaded: the region of practical equivalence. Seconds are "
-          "medians over splits, of the machines that ran the fits; a method without any is left out."),
+          "of each data set (mean over data sets). Lower left is better. Line, names, filled: the Pareto front, which "
+          "no other method beats in both; shaded: the region of practical equivalence. Seconds: medians over splits of "
+          "the machines that ran the fits; a method without any is left out."),
     Entry("prediction_cost", "cost", ON_REQUEST, "figures.profiles:prediction_cost",
           "Seconds to predict all test rows of a split against test MNLL; mean and standard deviation over splits. "
-          "Lower left is better. Hollow: fits are missing or have not converged as the budget asks."),
+          "Lower left is better. Hollow: fits are missing or have not converged as the budget asks. At the upper edge: "
+          "a mean beyond it, with its number."),
     Entry("scorecard", "scorecard", PREDICT, "figures.scorecard:scorecard",
           "Published numbers (open) and ours (filled), mean and standard deviation over splits, with the verdict of "
           "the scorecard. Means under different protocols are not comparable."),

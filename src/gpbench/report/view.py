@@ -295,7 +295,7 @@ class View:
         by_cell = self.fits.assign(expected=self.fits.groupby("dataset")["split"].transform("nunique")).groupby(keys)
         cells = by_cell["expected"].first().to_frame()
         of_cells = by_cell[["split", "status", "reason"]]
-        cells["statuses"] = [describe_statuses(list(fits.itertuples()), 48) for _, fits in of_cells]
+        cells["statuses"] = [describe_statuses(list(fits.itertuples()), 64) for _, fits in of_cells]
         given = by_cell["split"].nunique()  # of others, only the splits that they gave are rows
         cells.loc[(given < cells["expected"]) & (cells["statuses"] == ""), "statuses"] = "rest not given"
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():
@@ -388,7 +388,7 @@ def describe_statuses(fits: list[Any], width: int = 1000) -> str:
     whys = [(fit.status, fit.reason) for fit in fits if fit.status != "done"]
     if len(whys) == len(fits) and len(set(whys)) == 1:
         text = ": ".join(filter(None, whys[0]))
-        return text if len(text) <= width else text[: width - 1] + "…"
+        return text if len(text) <= width else f"{text[:width].rsplit(maxsplit=1)[0]} …"
     counts: dict[str, int | str] = dict(Counter(status for status, _ in whys))
     if UNMIXED in counts:
         failing, splits = {fit.split for fit in fits if fit.status == UNMIXED}, {fit.split for fit in fits}

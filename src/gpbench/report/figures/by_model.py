@@ -48,7 +48,7 @@ def _by_model(view: View, error: bool) -> Figure:
         axis.set_xticklabels(labels, rotation=90, fontsize=6)
     if unfinished := [name for name in view.datasets if name not in datasets]:
         figure.suptitle(f"No finished fit: {', '.join(unfinished)}.", fontsize=7, color=canvas.GREY)
-    source_legend(figure, labels[0], not card.empty)
+    source_legend(figure, view, not card.empty)
     return figure
 
 

@@ -21,7 +21,7 @@ from gpbench.report.view import UNMIXED, View
 WIDTH = 6.9  # inches: the text width of a page
 GREY = "#777777"  # of remarks and reference lines
 NOTHING_FINISHED = "No fit of this study is finished."
-NO_CHAINS = "No chains: no fit by a sampler is finished."
+NO_CHAINS = "No chains: no sampler has enough finished ones, or these are committed records, which keep no draws."
 
 Name = TypeVar("Name", str, int)
 Style = dict[str, Any]  # keyword arguments of a matplotlib function, whose types only that function knows

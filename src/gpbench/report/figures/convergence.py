@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.figures.profiles import SHORTEST
-from gpbench.report.figures.published import QUOTED, published_scores
+from gpbench.report.figures.published import QUOTED, published_scores, score_limits
 from gpbench.report.view import View
 
 
@@ -25,7 +25,7 @@ def convergence(view: View) -> Figure:
         _draw_finals(left, view, without_trace, "mnll")
         _draw_published(right, view, dataset)
         canvas.title(left, dataset)
-        left.set(ylabel="test MNLL", xscale="log")
+        left.set(ylabel="test MNLL (nats)", xscale="log")
     axes[-1, 0].set_xlabel("training seconds")
     axes[-1, 1].set_xlabel("steps")
     single = finals.loc[finals["dataset"].isin(datasets) & finals["seconds_train"].notna(), "method"]
@@ -57,7 +57,7 @@ def error_over_time(view: View) -> Figure:
             if scores or np.isfinite(finals[metric].astype(float)).any():
                 _limit(axis, scores, finals[metric])
                 _draw_finals(axis, view, finals, metric)
-                axis.set_xscale("log")
+                canvas.log_x(axis)
             else:
                 canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
             _draw_quoted(axis, view, dataset, metric)
@@ -138,13 +138,13 @@ def _aligned(fits: list[pd.DataFrame], clock: str, metric: str) -> tuple[np.ndar
 
 
 def _limit(axis: Axes, scores: list[np.ndarray], finals: pd.Series, part: int = 2) -> None:
-    """Limits that show the last scores of all fits, and means after the first of so many parts: half of a curve on a
-    logarithmic axis of seconds is its first moments."""
+    """Limits that show the last scores of all fits, but of curves far behind the better half, and means after the
+    first of so many parts: half of a curve on a logarithmic axis of seconds is its first moments."""
     means = [values[:, values.shape[1] // part :].mean(0) for values in scores]
-    late = np.concatenate([*means, *(values[:, -1] for values in scores), finals[np.isfinite(finals)].to_numpy(float)])
-    low, high = late.min(), late.max()
-    margin = 0.08 * (high - low) or 0.1
-    axis.set_ylim(low - margin, high + margin)
+    marks = finals[np.isfinite(finals)].to_numpy(float)
+    late = np.concatenate([*means, *(values[:, -1] for values in scores)]) if scores else marks
+    (low, high), edge = score_limits(pd.DataFrame(late)), 0.06 * float(np.ptp(late))
+    axis.set_ylim(min([low, *(marks - edge)]), max([high, *(marks + edge)]))
 
 
 def _draw_finals(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:

@@ -31,10 +31,7 @@ TITLES = {"laplace": "Laplace", "ep": "EP"}
 def estimator(view: View) -> Figure:
     """Mean and quantiles of estimates of the posterior density of log tau; rows approximations, columns data sets."""
     drawn, grid = view.probe("draws"), view.grid(*SETTINGS)
-    canvas.require(
-        len(drawn) and len(grid),
-        "No estimates: no finished fit of scheme estimator whose grid and prior the study sets.",
-    )
+    canvas.require(len(drawn) and len(grid), "No estimates: no finished fit by an estimator has a grid and a prior.")
     approximations, looks = grid["approximation"].unique(), {}
     for i, n in enumerate(sorted(set(grid["num_importance"].tolist()))):
         label = "{:.1%} and {:.1%}, ".format(*QUANTILES) + count(n, "sample")

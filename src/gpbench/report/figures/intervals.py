@@ -26,7 +26,7 @@ def intervals(view: View) -> Figure:
         axis.set_xlabel("test MNLL (nats)")
     _draw_ranks(ranks, view, card)
     canvas.name_rows(axes[0], view)
-    source_legend(figure, view.labels[view.methods[0]], not card.empty)
+    source_legend(figure, view, not card.empty)
     return figure
 
 

@@ -45,16 +45,18 @@ def _draw_splits(axis: Axes, view: View, dataset: str) -> None:
         elif cell["improving"]:
             axis.text(1.01, i, IMPROVING, **grey)
     axis.margins(x=0.08)
+    if (scores < low).any(axis=None):  # room for the counts
+        axis.set_xlim(left=axis.get_xlim()[0] - 0.12 * float(np.ptp(axis.get_xlim())))
 
 
 def _lowest_drawn(scores: pd.DataFrame) -> float:
-    """Values below are counted, not drawn: three times the range of the better half of the methods below its worst."""
+    """Values below are counted, not drawn: twice the range of the better half of the methods below its worst."""
     means = scores.mean().dropna().sort_values(ascending=False)
     if means.empty:
         return -np.inf
     better = scores[means.index[: max(len(means) // 2, 1)]]
     worst, best = np.nanmin(better), np.nanmax(better)
-    return worst - max(3 * (best - worst), 0.5)
+    return worst - max(2 * (best - worst), 0.5)
 
 
 def boxes(view: View) -> Figure:

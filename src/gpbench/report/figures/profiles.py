@@ -16,6 +16,7 @@ from gpbench.evaluation.compare import LOST, ranks
 from gpbench.evaluation.practical import ROPES
 from gpbench.evaluation.profiles import excess, pareto_front, profile, resampled
 from gpbench.report.figures import canvas
+from gpbench.report.figures.published import score_limits
 from gpbench.report.significance.comparisons import COMPARISONS, Comparison, complete_losses, rankable
 from gpbench.report.view import View
 
@@ -26,9 +27,9 @@ _BEYOND = {
     "rmse": "test RMSE above that of the best (fraction of it)",
     "error": "test error rate above that of the best",
 }
-_TICKS = (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+_TICKS = (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 100, 1000)  # between further ones is no room for their labels
 _STRONG = 6  # curves that the eye can follow
-FADED = {"color": "#BBBBBB", "marker": ""}
+FADED: canvas.Style = {"color": "#BBBBBB", "marker": "", "linewidth": 0.7}
 _REGION = "#EEEEEE"
 SHORTEST = 1e-6  # seconds; a logarithmic axis cannot show 0
 
@@ -64,22 +65,15 @@ def _profile(axis: Axes, view: View, metric: str, losses: pd.DataFrame) -> None:
     steps, within = profile(distances), (distances <= (1 + LOST) * rope).mean()
     for place, method in enumerate(ranks(losses).mean().sort_values(kind="stable").index):
         curve, look, strong = steps[steps["method"] == method], canvas.looks(view)[method], place < _STRONG
+        x = [0, *curve["distance"], end]
         if place == 0:  # of more methods they would cover each other
             low, high = resampled(curve["share"], len(losses))
             beyond: canvas.Style = {"step": "post", "color": look.color, "alpha": 0.15, "linewidth": 0, "zorder": 1}
-            axis.fill_between([0, *curve["distance"], end], [0, *low, 1], [0, *high, 1], **beyond)
-        axis.plot(
-            [0, *curve["distance"], end],
-            [0, *curve["share"], 1],
-            drawstyle="steps-post",
-            **look.options | ({} if strong else FADED),
-            markersize=3.5 if strong else 2.5,
-            markevery=slice(1, -1, -(-len(curve) // 15)),
-            linewidth=1.5 if strong else 0.7,
-            zorder=3 - 0.01 * place,
-            clip_on=False,
-            label=f"{within[method]:4.0%}  {look.label}",  # grey ones too, in the same order
-        )
+            axis.fill_between(x, [0, *low, 1], [0, *high, 1], **beyond)
+        style = look.options | ({"linewidth": 1.5, "markersize": 3.5} if strong else FADED)
+        style |= {"markevery": slice(1, -1, -(-len(curve) // 15)), "zorder": 3 - 0.01 * place, "clip_on": False}
+        label = f"{within[method]:4.0%}  {look.label}"  # grey ones too, in the same order
+        axis.plot(x, [0, *curve["share"], 1], drawstyle="steps-post", label=label, **style)
     axis.axvspan(0, rope, color=_REGION, zorder=0)
     axis.set(xlim=(0, end), ylim=(0, 1), xlabel=_BEYOND[metric], ylabel="share of data sets")
     axis.set_xscale("symlog", linthresh=rope, linscale=0.5)
@@ -119,15 +113,15 @@ def prices(view: View, losses: pd.DataFrame) -> pd.DataFrame:
 
 def _prices(axis: Axes, view: View, costs: pd.DataFrame) -> None:
     front = costs.loc[pareto_front(costs["seconds"], costs["excess"])]
-    # a label goes to the left where the next point of the front would be under it
-    crowded = (front["seconds"].shift(-1) < 5 * front["seconds"]) & (front["excess"].shift(-1) > 0.7 * front["excess"])
+    # below and to the left of the front is room for a label, but for those of the first and of one beside the last
+    near = (front["seconds"] < 5 * front["seconds"].shift()) & (front["excess"] > 0.7 * front["excess"].shift())
     axis.plot(front["seconds"], front["excess"], drawstyle="steps-post", color=canvas.GREY, linewidth=0.9, zorder=1)
     for method, at in costs.iterrows():
         look, inside = canvas.looks(view)[method], method in front.index
         fill, size = (look.color, 6) if inside else ("white", 5)
         axis.plot(*at, look.marker, color=look.color, markerfacecolor=fill, markersize=size, clip_on=False)
         if inside:
-            place, align = ((-5, -9), "right") if crowded[method] else ((4, 4), "left")
+            place, align = ((3, 6), "left") if near[method] or method == front.index[0] else ((-5, -9), "right")
             axis.annotate(canvas.broken(look.label), at, place, ha=align, textcoords="offset points", fontsize=6.5)
     rope = ROPES["mnll"].half_width
     end = max(1.5 * float(costs["excess"].max()), 10 * rope)
@@ -143,11 +137,12 @@ def _cost(view: View, stage: str, column: str) -> Figure:
     cells = view.cells("mnll").merge(view.cells(column), on=["method", "dataset"], suffixes=("", "_seconds"))
     cells = cells[(cells["n"] > 0) & cells["mean_seconds"].notna()]
     canvas.require(len(cells), "No finished fit has a test score and seconds.")
-    figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL")
-    for axis, _, rows in canvas.by_dataset(axes, view.datasets, cells):
+    figure, axes = canvas.titled(view.datasets, 1.9, x=f"{stage} seconds per fit", y="test MNLL (nats)")
+    for axis, dataset, rows in canvas.by_dataset(axes, view.datasets, cells):
         if rows.empty:
             canvas.write_reason(axis, "no finished fit\nwith seconds")
             continue
+        axis.set_ylim(score_limits(view.per_split("mnll", dataset)))
         for look, cell in canvas.by_method(view, rows):
             _mark(axis, cell.iloc[0], look)
         canvas.log_x(axis)
@@ -156,12 +151,16 @@ def _cost(view: View, stage: str, column: str) -> Figure:
 
 
 def _mark(axis: Axes, cell: pd.Series, look: canvas.Look) -> None:
-    """Means, with standard deviations as bars that stay above 0 seconds."""
+    """Means, with standard deviations as bars that stay above 0 seconds; the number of one beyond the axis."""
     left = min(cell["sd_seconds"], 0.9 * cell["mean_seconds"])
     x, xerr = max(cell["mean_seconds"], SHORTEST), np.nan_to_num([[left], [cell["sd_seconds"]]])
     options = look.options | {"linestyle": "-", "markersize": 5, "elinewidth": 0.7}
     options |= {} if cell["complete"] else {"markerfacecolor": "white"}
-    axis.errorbar(x, cell["mean"], xerr=xerr, yerr=np.nan_to_num(cell["sd"]), **options)
+    y, high = cell["mean"], axis.get_ylim()[1]
+    if y > high:
+        axis.annotate(f"{y:.2g}", (x, high), (0, -10), textcoords="offset points", ha="center", fontsize=6)
+    yerr = np.nan_to_num(cell["sd"]) * (y <= high)
+    axis.errorbar(x, min(y, high), xerr=xerr, yerr=yerr, clip_on=y <= high, **options)
 
 
 cost = partial(_cost, stage="training", column="seconds_train")

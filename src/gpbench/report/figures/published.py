@@ -17,9 +17,9 @@ def published_scores(view: View, metric: str = "mnll") -> pd.DataFrame:
     return card[card["ours_method"].isin(view.methods)]
 
 
-def score_limits(scores: pd.DataFrame, published: pd.Series) -> tuple[float, float]:
+def score_limits(scores: pd.DataFrame, *published: pd.Series) -> tuple[float, float]:
     """Axis limits for scores `[splits, methods]` and published means, but for those far behind the better half."""
-    values = np.concatenate([scores.to_numpy().ravel(), published.to_numpy(float)])
+    values = np.concatenate([scores.to_numpy().ravel(), *published]).astype(float)
     values = values[np.isfinite(values)]
     if not len(values):
         return 0.0, 1.0
@@ -29,9 +29,9 @@ def score_limits(scores: pd.DataFrame, published: pd.Series) -> tuple[float, flo
     return low - edge, high + edge
 
 
-def source_legend(figure: Figure, first: str, has_published: bool) -> None:
-    """A legend of our marks, published marks (if any) and the dashed line of our first method."""
+def source_legend(figure: Figure, view: View, has_published: bool) -> None:
+    """A legend of our marks, published marks and the dashed line of our first method (if any)."""
     ink: canvas.Style = {"color": "black", "linestyle": "none", "marker": "o", "markersize": 4}
     dashed: canvas.Style = {"color": canvas.GREY, "linestyle": "--", "linewidth": 0.7}
-    published = [("published", ink | OPEN)] if has_published else []
-    canvas.legend_of_marks(figure, [("ours", ink), *published, (f"our {first}", dashed)], 2 + len(published))
+    line = [(f"our {view.labels[name]}", dashed) for name in view.methods[:1] if name in set(view.done["method"])]
+    canvas.legend_of_marks(figure, [("ours", ink), *[("published", ink | OPEN)] * has_published, *line], 3)

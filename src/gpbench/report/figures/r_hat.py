@@ -24,7 +24,7 @@ LEAST, MOST = 1e-3, 30.0  # ends of the logarithmic axis of R-hat - 1, where val
 def r_hat(view: View) -> Figure:
     """The slowest variable's R-hat at the checkpoints, one panel per data set."""
     r_hats = shrinkage(view)
-    canvas.require(len(r_hats), "No chains: no split with several finished chains of a sampler.")
+    canvas.require(len(r_hats), canvas.NO_CHAINS)
     return (curves if len(view.methods) <= MOST_CURVES else tiles)(view, r_hats)
 
 

@@ -75,6 +75,7 @@ def _axis(axis: Axes, k: int, bottom: float) -> None:
     for tick in range(1, k + 1):
         axis.plot([tick, tick], [0, 0.12], color="black", linewidth=0.8)
         axis.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=7)
+    canvas.note(axis, 1.02 * k + 0.1, 0, "mean rank (1 is best)", "left")
     axis.set(xlim=(1 - 0.4 * k, k + 0.4 * k), ylim=(bottom, 0.55), xticks=[], yticks=[])
 
 
@@ -89,7 +90,7 @@ def rank_by_budget(view: View) -> Figure:
     for look, rows in canvas.by_method(view, ranked):
         axis.plot(rows["hours"], rows["rank"], **look.options, clip_on=False)
     of_run = ranked.drop_duplicates("budget")
-    axis.set(xscale="log", ylabel="mean rank by test MNLL")
+    axis.set(xscale="log", ylabel="mean rank by test MNLL (1 is best)")
     axis.set_xlabel("training hours of these fits (logarithmic) and their budget")
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_xticks(of_run["hours"], [f"{row.hours:.2g}\n{row.budget}" for row in of_run.itertuples()])

@@ -107,7 +107,9 @@ def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", 
     metric = view.study["reported"]["metrics"][0] if metric == "first" else metric
     grid, card = curves(view, key), published_scores(view, metric)
     _require(view, grid, key)
-    without = [method for method in view.methods if method not in set(grid["method"])]
+    drawn = {*view.cells(metric).query("n > 0")["method"], *card["ours_method"]}
+    without = [method for method in view.methods if method in drawn - set(grid["method"])]
+    grid = grid[grid["method"].isin(drawn)]
     names = [*grid["curve"], *(view.labels[name] for name in without)]
     look = canvas.looks_of(dict(zip(names, names, strict=True)))
     look |= {view.labels[name]: replace(look[view.labels[name]], marker="") for name in without}
@@ -116,6 +118,9 @@ def _against(view: View, key: str, name: str, scale: str, metric: str = "mnll", 
         cells = view.cells_of(dataset, metric)
         cells["sd"] *= sds
         published = printed.set_index("ours_method")["published"]
+        if published.empty and not cells["n"].any():
+            canvas.write_reason(axis, "no finished fit")
+            continue
         for curve, rows in grid.set_index("method").groupby("curve", sort=False):
             line, ours = look[curve], rows.join(cells[cells["n"] > 0], how="inner").sort_values(key)
             axis.errorbar(ours[key], ours["mean"], yerr=np.nan_to_num(ours["sd"]), **line.options, elinewidth=0.7)

@@ -84,7 +84,7 @@ def condition_numbers(view: View) -> Figure:
     for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, systems[systems["kappa"].notna()]):
         for look, rows in canvas.by_method(view, of_dataset):
             kappa = np.sort(rows["kappa"])
-            axis.step(kappa, np.arange(1, len(kappa) + 1) / len(kappa), color=look.color, linestyle=look.linestyle)
+            axis.step(kappa, np.arange(1, len(kappa) + 1) / len(kappa), **look.options, markersize=3, markevery=0.2)
         axis.set(xscale="log")
     canvas.legend(figure, view, systems["method"])
     return figure

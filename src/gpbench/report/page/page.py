@@ -151,10 +151,7 @@ def _differences(view: View, differences: list[dict]) -> str:
         }
         for row in differences
     ]
-    note = (
-        "Paired over splits; corrected resampled t interval (Nadeau and Bengio 2003), not corrected for the number of "
-        "methods."
-    )
+    note = "Paired over splits; resampled t interval of Nadeau and Bengio (2003), not corrected for several methods."
     frame = pd.DataFrame(rows)
     return to_html(Table(frame, frame, "Each method minus the best of its data set (lower is better)", note))
 

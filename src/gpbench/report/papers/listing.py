@@ -108,8 +108,8 @@ def state(where: Places, item: Named) -> str:
     if name in committed:
         return f"has [results](results/{name}/)"
     of_study = [name for name in committed if name == item.study or name.startswith(f"{item.study}-")]
-    links = ", ".join(f"[results](results/{name}/)" for name in of_study)
-    return f"available; has {links} in part" if links else "available"
+    links = ", ".join(f"[{name.removeprefix(f'{item.study}-')}](results/{name}/)" for name in of_study)
+    return f"available; has results in part: {links}" if links else "available"
 
 
 def missing(where: Places, item: Named) -> str:

@@ -63,9 +63,7 @@ def ledger(runs: list[View], published: pd.DataFrame, per_split: Path) -> str:
     title = "Scale of the target: shift from the standardised to the original scale"
     tables = [Table.of(shown, ["data set", "protocol", "shift"], title, SHIFT_NOTE)]
     tables += [_scales(shifts, published), _densities(done), _splits(done, per_split), _spreads(done, published)]
-    texts = [
-        to_markdown(table) if len(table.shown) else f"**{table.caption}**: no record has it.\n" for table in tables
-    ]
+    texts = [to_markdown(each) if len(each.shown) else f"**{each.caption}**: no record has it.\n" for each in tables]
     return "\n".join([INTRODUCTION, *texts])
 
 

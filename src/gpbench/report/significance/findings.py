@@ -48,9 +48,8 @@ def sentences(comparison: dict, view: View) -> list[str]:
     if "reason" in comparison:
         return [*lines, f"No ranks: {comparison['reason']}."]
     order = ", ".join(f"{view.labels[row['method']]} {row['mean_rank']:.2f}" for row in comparison["ranks"])
-    lines.append(
-        f"Mean ranks over {count(len(comparison['datasets']), 'data set')}: {order}.{unconverged(comparison, view)}"
-    )
+    over = count(len(comparison["datasets"]), "data set")
+    lines.append(f"Mean ranks over {over}: {order}.{unconverged(comparison, view)}")
     if comparison["friedman"]:
         test = comparison["friedman"]
         lines.append(

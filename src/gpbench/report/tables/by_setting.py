@@ -72,9 +72,8 @@ def differences(view: View) -> Table:
                 scores = view.per_split(metric, dataset)
                 difference = paired_interval(scores[a], scores[b], view.test_fraction(dataset))
                 data.append({"dataset": dataset, "a": a, "b": b, "metric": metric} | asdict(difference))
-                row[METRICS[metric].label] = signed(
-                    difference.mean, difference.lower, difference.upper, decimals([scores[b].std(ddof=1)])
-                )
+                digits = decimals([scores[b].std(ddof=1)])
+                row[METRICS[metric].label] = signed(difference.mean, difference.lower, difference.upper, digits)
             better = view.labels[a] if difference.upper < 0 else view.labels[b] if difference.lower > 0 else "undecided"
             compared = cells.loc[[a, b], "complete"].all()
             shown.append(row | {"splits": difference.n, "better": better if compared else "not compared"})

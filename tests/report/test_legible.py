@@ -1,0 +1,117 @@
+"""Figures can be read: an outlier leaves the axis with its number, legends hold what is drawn, nothing is a guess."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from synthetic_study import build, build_probed
+
+from gpbench.report.figures import canvas, convergence, draw, log_density, profiles, score_against_setting
+from gpbench.report.figures.published import score_limits
+from gpbench.report.view import View, describe_statuses
+
+
+def labels(figure):
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def drawn(scores):
+    """A panel of log densities `[splits, methods]` of a study that has one data set."""
+
+    class Study:
+        methods = list(scores)
+        labels = {name: name for name in scores}
+
+        def per_split(self, *_):
+            return -scores
+
+        def cells_of(self, *_):
+            n = len(scores)
+            cells = {"n": n, "expected": n, "complete": True, "improving": 0}
+            return pd.DataFrame([cells] * scores.shape[1], index=list(scores))
+
+    axis = Figure().subplots()
+    log_density._draw_splits(axis, Study(), "one")
+    return axis
+
+
+def test_counts_of_splits_below_the_axis_stand_beside_the_marks():
+    near = [-1.0, -1.2, -1.1]
+    without, beside = drawn(pd.DataFrame({"a": near, "b": near})), drawn(pd.DataFrame({"a": near, "b": [-1, -1.2, -9]}))
+    assert without.get_xlim()[0] < -1.2
+    low, high = beside.get_xlim()
+    assert (-1.2 - low) / (high - low) > 0.12
+    assert [text.get_text() for text in beside.texts] == ["◂ 1"]
+
+
+def test_one_outlier_does_not_flatten_the_others():
+    _, (axis,) = canvas.titled(["one"], 2)
+    axis.set_ylim(score_limits(pd.DataFrame({"a": [1.0, 1.1], "b": [1.2, 1.3], "c": [9.0, 9.1]})))
+    look = canvas.looks_of({"m": "m"})["m"]
+    for mean in (1.1, 9.0):
+        cell = {"mean": mean, "sd": 0.1, "mean_seconds": 2.0, "sd_seconds": 0.1, "complete": True}
+        profiles._mark(axis, pd.Series(cell), look)
+    high = axis.get_ylim()[1]
+    assert high < 3
+    assert [line.get_ydata()[0] for line in axis.get_lines() if line.get_marker() == look.marker] == [1.1, high]
+    assert [text.get_text() for text in axis.texts] == ["9"]
+
+
+def test_a_curve_that_ends_far_behind_leaves_the_axis_and_a_single_mark_stays_in_it():
+    _, (axis,) = canvas.titled(["one"], 2)
+    curves = [np.array([[2.0, 1.5, 1.1, end]]) for end in (1.0, 1.1, 1.2, 40.0)]
+    convergence._limit(axis, curves, pd.Series([6.0]), part=8)
+    low, high = axis.get_ylim()
+    assert low < 1
+    assert 6 < high < 9
+
+
+def test_ticks_of_distances_have_room():
+    axis = Figure(figsize=(canvas.WIDTH, 2)).subplots()
+    axis.set(xlim=(0, np.log1p(1500)), xscale="linear")
+    axis.set_xscale("symlog", linthresh=0.01, linscale=0.5)
+    profiles._ticks(axis.xaxis, np.log1p(1500), np.log1p)
+    places = axis.get_xaxis_transform().transform([(tick, 0) for tick in axis.get_xticks()])[:, 0]
+    assert min(np.diff(places)) / Figure(figsize=(canvas.WIDTH, 2)).dpi > 0.17  # inches; a digit has 0.06
+
+
+def test_seconds_within_a_decade_have_plain_numbers(tmp_path):
+    view = View(build_probed(tmp_path / "s"))
+    for axis in draw(view, "error_over_time").axes:
+        low, high = axis.get_xlim()
+        assert high >= 10 * low or axis.xaxis.get_minorticklocs().size == 0
+
+
+def test_a_setting_without_a_finished_fit_is_said_and_not_in_the_legend(tmp_path):
+    def on_banana(_, dataset, *__):
+        return ("done", "") if dataset == "banana" else ("failed", "no memory")
+
+    view = View(build_probed(tmp_path / "s", on_banana))
+    figure = draw(view, "num_inducing")
+    reasons = [[text.get_text() for text in axis.texts] for axis in figure.axes]
+    assert reasons[view.datasets.index("boston")] == ["no finished fit"]
+    done = {*view.done["method"]}
+    curves = score_against_setting.curves(view, "num_inducing")
+    assert {*curves["curve"]} & {*labels(figure)} == {*curves.loc[curves["method"].isin(done), "curve"]}
+
+
+@pytest.mark.parametrize("status", ["done", "failed"])
+def test_the_dashed_line_is_in_the_legend_where_it_is_drawn(tmp_path, status):
+    def first(method, *_):
+        return ("done", "") if status == "done" or method != "svgp" else ("failed", "no memory")
+
+    view = View(build(tmp_path / "s", ["svgp", "constant"], ["boston"], 2, first))
+    for name in ("loglik_by_model", "intervals"):
+        assert ("our SVGP" in labels(draw(view, name))) == (status == "done")
+
+
+def test_what_committed_records_cannot_show_is_said():
+    assert "committed records" in canvas.NO_CHAINS
+
+
+def test_a_long_reason_ends_at_a_word():
+    fits = [SimpleNamespace(split=0, status="skipped", reason="8611 training rows, at most 5000")]
+    assert describe_statuses(fits, 30) == "skipped: 8611 training rows, …"
+    assert describe_statuses(fits, 64) == "skipped: 8611 training rows, at most 5000"
