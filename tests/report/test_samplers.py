@@ -333,7 +333,9 @@ def test_every_cell_has_its_ranks(view):
 
 def test_densities_are_those_of_the_first_number_of_all_chains(view):
     """Every chain is an autoregression with law N(0, 1), whatever its correlation; those of bsgp_2 start apart."""
-    panels = draw(view, "densities").axes
+    figure = draw(view, "densities")
+    panels = figure.axes
+    assert [line.get_marker() for line in figure.legends[0].legend_handles] == [""] * len(RHO), "as the curves"
     assert [axis.get_title("left").strip() for axis in panels] == ["boston", "banana"]
     assert [axis.get_xlabel() for axis in panels] == ["log lengthscale 1"] * 2
     for axis in panels:

@@ -148,7 +148,7 @@ def densities(view: View) -> Figure:
     figure, axes = canvas.titled(view.datasets, 2.4, 2, y="density")
     for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, drawn):
         _panel(axis, view, of_dataset)
-    canvas.legend(figure, view, drawn["method"])
+    canvas.legend(figure, view, drawn["method"], marks=False)
     return figure
 
 

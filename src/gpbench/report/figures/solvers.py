@@ -86,7 +86,7 @@ def condition_numbers(view: View) -> Figure:
             kappa = np.sort(rows["kappa"])
             axis.step(kappa, np.arange(1, len(kappa) + 1) / len(kappa), color=look.color, linestyle=look.linestyle)
         axis.set(xscale="log")
-    canvas.legend(figure, view, systems["method"])
+    canvas.legend(figure, view, systems["method"], marks=False)
     return figure
 
 
