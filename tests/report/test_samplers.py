@@ -1,5 +1,7 @@
 """Figures and tables of samplers, and of classifiers by the number of training rows."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -174,6 +176,15 @@ def test_chains_of_every_sampler_have_a_row(view):
     medians = found.groupby("iteration")[["r_hat", "upper"]].median()
     for line, name in zip(shrink.get_lines(), ("r_hat", "upper"), strict=False):
         np.testing.assert_allclose(line.get_ydata(orig=False), np.clip(medians[name] - 1, 1e-3, 30))
+
+
+def test_values_of_r_hat_beside_a_low_row_do_not_overlap(view):
+    figure = draw(view, "chain_traces")
+    figure.draw_without_rendering()
+    for axis in figure.axes[2::3]:
+        boxes = [label.get_window_extent() for label in axis.get_yticklabels()]
+        shown = sorted((box for box in boxes if axis.bbox.y0 - 5 < box.y0 < axis.bbox.y1), key=lambda box: box.y0)
+        assert all(below.y1 <= above.y0 + 1 for below, above in pairwise(shown))
 
 
 def test_chains_may_end_before_others():

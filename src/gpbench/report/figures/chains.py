@@ -76,7 +76,7 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
     axis.plot(median.index, excess(median["r_hat"]), color="black", marker=".", markersize=4)
     axis.plot(median.index, excess(median["upper"]), **LIMIT)
     axis.set(yscale="log", ylim=(LEAST, None), ylabel="R-hat")
-    threshold_axis(axis)
+    threshold_axis(axis, (1.001, 1.01, 1.1, 2.0, 11.0))  # as many as a low row has room for
 
 
 BINS = 20
