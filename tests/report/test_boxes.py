@@ -1,11 +1,11 @@
-"""Box plots of the splits."""
+"""Box plots of the splits, and colours of families of models."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from synthetic_study import build
 
-from gpbench.report.figures import draw, log_density
+from gpbench.report.figures import by_model, draw, log_density
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.view import View
 
@@ -71,3 +71,16 @@ def test_log_densities_are_minus_the_losses_with_a_bar_at_their_mean(view):
 def test_what_lies_far_below_the_better_half_is_counted():
     """The better method has -1 and -2: twice its range of 1 below -2 an axis ends."""
     assert log_density._lowest_drawn(pd.DataFrame({"a": [-1.0, -2.0], "b": [-30.0, -1.5]})) == -4
+
+
+def test_a_model_of_another_family_has_no_colour_of_a_family(tmp_path):
+    """The third and the seventh colour of the palette are those of AEP and of sparse GPs."""
+    methods = ["svgp", "dsvi", "bsgp_1", "bsgp_2", "dgp_rff", "exact_gp", "boosting"]
+    folder = build(tmp_path / "s", methods, ["boston"])
+    scores = pd.read_parquet(folder / "scores.parquet")
+    family = scores["method"].replace({"svgp": "aep", "dsvi": "other"})
+    scores.assign(family=family).to_parquet(folder / "scores.parquet")
+    aep, *others = [bar.lines[0].get_color() for bar in draw(View(folder), "loglik_by_model").axes[0].containers]
+    of_families = {color for color, _ in by_model.FAMILIES.values()}
+    assert aep in of_families
+    assert not of_families & set(others)

@@ -127,6 +127,15 @@ def test_a_row_has_a_cell_of_a_study_or_a_reason():
         assert row.source in papers, row
 
 
+def test_a_row_without_a_study_has_a_cell_of_none():
+    """Under its protocol; else a run of that study would make ours, and the row says that none does."""
+    studies = {name: cells(name) for name in config.options(ROOT / "conf", "study")}
+    for row in ROWS[(ROWS["study"] == "") & (ROWS["ours_method"] != "")].itertuples():
+        for name, (methods, datasets, protocol, papers) in studies.items():
+            cell = bool(methods & set(row.ours_method.split("|"))) and row.dataset in datasets
+            assert not (cell and row.protocol == protocol and row.source in papers), (name, row)
+
+
 def test_counterparts_are_methods_of_some_study():
     known = set().union(*(cells(study)[0] for study in config.options(ROOT / "conf", "study")))
     for names in ROWS.loc[ROWS["ours_method"] != "", "ours_method"].unique():

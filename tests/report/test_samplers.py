@@ -1,5 +1,7 @@
 """Figures and tables of samplers, and of classifiers by the number of training rows."""
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -176,6 +178,15 @@ def test_chains_of_every_sampler_have_a_row(view):
         np.testing.assert_allclose(line.get_ydata(orig=False), np.clip(medians[name] - 1, 1e-3, 30))
 
 
+def test_values_of_r_hat_beside_a_low_row_do_not_overlap(view):
+    figure = draw(view, "chain_traces")
+    figure.draw_without_rendering()
+    for axis in figure.axes[2::3]:
+        boxes = [label.get_window_extent() for label in axis.get_yticklabels()]
+        shown = sorted((box for box in boxes if axis.bbox.y0 - 5 < box.y0 < axis.bbox.y1), key=lambda box: box.y0)
+        assert all(below.y1 <= above.y0 + 1 for below, above in pairwise(shown))
+
+
 def test_chains_may_end_before_others():
     drawn = pd.DataFrame({"replica": [0] * 9 + [1] * 4, "draw": [*range(9), *range(4)], "value": [1.0, -1] * 6 + [0]})
     axis = Figure().subplots()
@@ -333,7 +344,9 @@ def test_every_cell_has_its_ranks(view):
 
 def test_densities_are_those_of_the_first_number_of_all_chains(view):
     """Every chain is an autoregression with law N(0, 1), whatever its correlation; those of bsgp_2 start apart."""
-    panels = draw(view, "densities").axes
+    figure = draw(view, "densities")
+    panels = figure.axes
+    assert [line.get_marker() for line in figure.legends[0].legend_handles] == [""] * len(RHO), "as the curves"
     assert [axis.get_title("left").strip() for axis in panels] == ["boston", "banana"]
     assert [axis.get_xlabel() for axis in panels] == ["log lengthscale 1"] * 2
     for axis in panels:

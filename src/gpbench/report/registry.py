@@ -63,11 +63,11 @@ FIGURES = {entry.name: entry for entry in (
     Entry("loglik_by_model", "scores", ON_REQUEST, "figures.by_model:loglik_by_model",
           "Mean test log-likelihood of every model; bar: one population standard deviation over splits; higher is "
           "better. Filled: ours; open, to the right of it: published under the same protocol; blue cross: other "
-          "work, as quoted by the paper. Pale and half filled: one lengthscale per layer. Dashed: the first model."),
+          "work, as quoted. Pale, half filled: one lengthscale per layer, set by the study. Dashed: the first model."),
     Entry("error_by_model", "scores", ON_REQUEST, "figures.by_model:error_by_model",
           "Test RMSE (error rate in classification) of every model; bar: one population standard deviation over "
           "splits; lower is better. Filled: ours; open, to the right of it: published under the same protocol; blue "
-          "cross: other work, as quoted by the paper. Pale and half filled: one lengthscale per layer. Dashed: the "
+          "cross: other work, as quoted. Pale, half filled: one lengthscale per layer, set by the study. Dashed: the "
           "first model."),
     Entry("critical_difference", "ranking", PREDICT, "figures.ranks:critical_difference",
           "Mean ranks over data sets, best on the left. Methods joined by a thick line do not differ significantly "

@@ -19,6 +19,7 @@ from gpbench.report.view import View
 LEAVES = 3.0  # a mean beyond so many medians of the panel leaves the axis
 # family -> colour, and markers of its methods in the order of the study
 FAMILIES = {"svgp": ("#000000", "os"), "dsvi": ("#C00000", "^"), "aep": ("#009E73", "*")}
+OTHERS = {"#000000": "#808080", "#009E73": "#56B4E9", "#D55E00": "#E69F00"}  # colours like theirs -> those of others
 Marks = dict[str, canvas.Style]
 QUOTED_MARK: canvas.Style = {"color": "#0072B2", "marker": "x"}
 SHIFT = 0.2  # of our marks to the left and of published ones to the right
@@ -34,9 +35,8 @@ def _by_model(view: View, error: bool) -> Figure:
     marks, card = _marks(view), view.card[view.card["protocol"] == view.study["protocol"]]
     card = card[card["ours_metric"] == card["dataset"].map(metrics)]
     names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
-    labels = [view.labels.get(name, name) for name in names]
+    labels, sign = [view.labels.get(name, name) for name in names], 1 if error else -1
     figure, axes = canvas.titled(datasets, 1.9, _COLUMNS, y="" if error else "test log-lik. (nats)")
-    sign = 1 if error else -1
     for axis, dataset in zip(axes, datasets, strict=True):
         _draw_ours(axis, cells[dataset], marks, sign)
         _draw_published(axis, card.query("dataset == @dataset"), names, marks, sign)
@@ -63,7 +63,7 @@ def _marks(view: View) -> Marks:
     seen: Counter[str] = Counter()
     marks: Marks = {}
     for method, look in canvas.looks(view).items():
-        color, markers = FAMILIES.get(family[method], (look.color, look.marker))
+        color, markers = FAMILIES.get(family[method], (OTHERS.get(look.color, look.color), look.marker))
         marks[method] = {"color": color, "marker": markers[seen[family[method]] % len(markers)]}
         seen[family[method]] += 1
         if view.study["settings"][method].get("ard") is False:

@@ -137,9 +137,9 @@ def write_reason(axis: Axes, reason: str) -> None:
     axis.text(0.5, 0.5, reason, ha="center", va="center", transform=axis.transAxes, color="#555555", wrap=True)
 
 
-def legend(figure: Figure, view: View, methods: Iterable[str], lines: bool = True) -> None:
-    """One legend of methods below all panels."""
-    look = looks(view)
+def legend(figure: Figure, view: View, methods: Iterable[str], lines: bool = True, marks: bool = True) -> None:
+    """One legend of methods below all panels; lines, marks: whether the panels have them."""
+    look = {method: look if marks else replace(look, marker="") for method, look in looks(view).items()}
     legend_of(figure, [look[method] for method in present(view.methods, methods)], lines)
 
 

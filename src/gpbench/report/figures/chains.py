@@ -76,7 +76,7 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
     axis.plot(median.index, excess(median["r_hat"]), color="black", marker=".", markersize=4)
     axis.plot(median.index, excess(median["upper"]), **LIMIT)
     axis.set(yscale="log", ylim=(LEAST, None), ylabel="R-hat")
-    threshold_axis(axis)
+    threshold_axis(axis, (1.001, 1.01, 1.1, 2.0, 11.0))  # as many as a low row has room for
 
 
 BINS = 20
@@ -148,7 +148,7 @@ def densities(view: View) -> Figure:
     figure, axes = canvas.titled(view.datasets, 2.4, 2, y="density")
     for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, drawn):
         _panel(axis, view, of_dataset)
-    canvas.legend(figure, view, drawn["method"])
+    canvas.legend(figure, view, drawn["method"], marks=False)
     return figure
 
 

@@ -74,9 +74,9 @@ def excess(values: pd.Series | np.ndarray) -> np.ndarray:
     return np.clip(np.asarray(values, float) - 1, LEAST, MOST)
 
 
-def threshold_axis(axis: Axes) -> None:
+def threshold_axis(axis: Axes, ticks: tuple[float, ...] = TICKS) -> None:
     """Ticks of R-hat on the logarithmic axis of R-hat - 1, and a darker line at the usual limit."""
-    axis.set_yticks(np.array(TICKS) - 1, [f"{tick:g}" for tick in TICKS])
+    axis.set_yticks(np.array(ticks) - 1, [f"{tick:g}" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.axhline(THRESHOLDS[0] - 1, color=canvas.GREY, linewidth=0.8, linestyle=":")
 
