@@ -166,4 +166,5 @@ class GPBenchClassifier(ClassifierMixin, _Estimator):
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of every row of X `[T, D]`."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(1)])
+        likeliest = self.predict_proba(X).argmax(1)
+        return np.asarray(self.classes_[likeliest])

@@ -41,7 +41,7 @@ def _certified(where: Places, store: Store, record: FitRecord) -> str:
         longer = refitted(where, store, record)
         if longer is None:
             return "the longer fit did not finish"
-        store.certify(record.fit_id, compared(store, record, longer))
+        store.certify(record.fit_id, change := compared(store, record, longer))
     return (
         f"{change['certificate_steps']} steps gain {change['certificate_objective']:+.4f} nats a datum of the "
         f"objective and change the MNLL by {change['certificate_mnll']:+.4f}"
