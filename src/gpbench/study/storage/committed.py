@@ -41,7 +41,7 @@ CURVES = {
     "systems": ["fit_id", "measured", "values"],
 }
 """CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
-NAMES = ("fit_id", "of", "measured")  # columns of CURVES that hold text; the others numbers, with blanks between
+NAMES = ("fit_id", "of", "measured")  # columns of CURVES that hold text; the others hold numbers
 FACTS: dict[str, type] = dict.fromkeys(("name", "kind", "command", "protocol", "budget"), str)
 FACTS |= dict.fromkeys(("methods", "datasets", "expected"), list)  # expected: methods, data sets and splits
 RESTORE = "restore it by `git checkout`"
@@ -91,7 +91,7 @@ def require_same_data(path: Path, data: Any) -> None:
 
 
 def lines(path: Path) -> list[Row]:
-    """The lines of one of the CURVES as text, without what is empty; as many numbers in each cell but those of NAMES."""
+    """The lines of one of the CURVES as text, without what is empty; each cell but NAMES holds as many numbers."""
     found, names = _read(path, lambda column: str if column in NAMES else _numbers), {*NAMES} & {*CURVES[path.stem]}
     sizes = [{len(text.split()) for name, text in line.items() if name not in NAMES} for line in found]
     if any(names - line.keys() or len(size) > 1 for line, size in zip(found, sizes, strict=True)):
