@@ -83,6 +83,30 @@ def test_chains_are_paired_as_independent_ones(tmp_path):
     assert found.p == pytest.approx(expected.pvalue)
 
 
+def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_draws(tmp_path):
+    """As many are counted at most; ahead, failed, or where equality is claimed, they say nothing."""
+    folder = build_samplers(tmp_path / "s", ["svgp", "bsgp_1"], ["boston"])
+    study = json.loads((folder / "study.json").read_text())
+    (folder / "study.json").write_text(json.dumps(study | {"command": "x study=uci_common"}))
+    scores = pd.read_parquet(folder / "scores.parquet")
+
+    def result(stuck, ahead, status="done", **changes):
+        percent = 10.0 + (5.0 + 0.1 * scores["replica"]) * (scores["method"] == ahead)
+        of_stuck = scores["method"] == stuck
+        made = scores.assign(ess_percent=percent, status=scores["status"].mask(of_stuck, status))
+        made["r_hat"] = np.where(of_stuck, 1.4, 1.0)
+        made["gate"] = np.where(of_stuck & (made["status"] == "done"), "failed", "passed")
+        made.to_parquet(folder / "scores.parquet")
+        return judged([Counterparts(View(folder))], methods=("svgp", "bsgp_1"), metric="ess_percent", **changes)[0]
+
+    behind = result("bsgp_1", ahead="svgp")
+    assert (behind.kind, behind.behind, behind.reason) == (claims.HOLDS, "bsgp_1", "")
+    assert finding._difference(behind)[-2] == f"holds ({behind.runs[0].view.labels['bsgp_1']}: at most)"
+    assert (result("svgp", ahead="bsgp_1").kind, result("svgp", ahead="bsgp_1").behind) == (claims.FAILS, "svgp")
+    for changes in ({"ahead": "bsgp_1"}, {"ahead": "svgp", "status": "failed"}, {"ahead": "svgp", "expect": "equal"}):
+        assert result("bsgp_1", **changes).kind == claims.NOT_JUDGED
+
+
 def test_splits_of_other_rows_are_not_paired(tmp_path):
     other = run(tmp_path / "a", n_test=lambda scores: scores["n_test"] + (scores["method"] == "dsvi"))
     assert [(r.kind, r.reason) for r in judged([other])] == [(claims.NOT_JUDGED, "their splits have other test rows")]

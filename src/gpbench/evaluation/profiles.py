@@ -44,9 +44,6 @@ def resampled(share: ArrayLike, n: int, level: float = 0.9) -> tuple[np.ndarray,
 
 def pareto_front(cost: pd.Series, loss: pd.Series) -> list[str]:
     """Names by rising cost that no other name dominates; to dominate is to be no worse in both and better in one."""
-
-    def dominated(name: str) -> bool:
-        no_worse = (cost <= cost[name]) & (loss <= loss[name])
-        return bool((no_worse & ((cost < cost[name]) | (loss < loss[name]))).any())
-
-    return [name for name in cost.sort_values(kind="stable").index if not dominated(name)]
+    no_worse = {name: (cost <= cost[name]) & (loss <= loss[name]) for name in cost.sort_values(kind="stable").index}
+    better = {name: (cost < cost[name]) | (loss < loss[name]) for name in no_worse}
+    return [name for name in no_worse if not (no_worse[name] & better[name]).any()]

@@ -148,7 +148,8 @@ class View:
         fits["label"] = fits["label"].fillna(fits["method"].map(self.labels))
         fits["task"] = fits["task"].fillna(fits["dataset"].map(self.tasks))
         order = {"method": self.methods, "dataset": self.datasets}
-        return fits.sort_values(keys, key=lambda column: _position(column, order.get(column.name)), ignore_index=True)
+        places = {key: pd.Series(range(len(names)), names) for key, names in order.items()}
+        return fits.sort_values(keys, key=lambda c: c.map(places[c.name]) if c.name in places else c, ignore_index=True)
 
     @cached_property
     def traces(self) -> pd.DataFrame:
@@ -370,10 +371,6 @@ class View:
         """Test rows over all rows of a split (mean over the finished fits of a data set)."""
         rows = self.done[self.done["dataset"] == dataset]
         return float((rows["n_test"] / (rows["n_train"] + rows["n_test"])).mean())
-
-
-def _position(column: pd.Series, order: list[str] | None) -> pd.Series:
-    return column if order is None else column.map({name: i for i, name in enumerate(order)}).fillna(len(order))
 
 
 def commits(fits: pd.DataFrame, length: int = 40, mark_dirty: bool = False) -> list[str]:

@@ -13,7 +13,8 @@ Of several runs one with several splits counts, then that with the larger budget
 settings of its study (but for the most updates where fits end by the rule), that with more splits, and that whose fits
 made more updates; the two methods may be of two runs with the same splits, if each is converged or at least at the
 published updates. Fits that failed, or did not converge as their budget requires, and chains that have not mixed are
-*not judged*; where a method has no fit, it is *not run*.
+*not judged*; where a method has no fit, it is *not run*. Of chains that have not mixed, or are short, too many draws
+count as effective, or they arrive after their burn-in, so that they are judged where they are behind all the same.
 """
 
 import re
@@ -41,7 +42,7 @@ from gpbench.study.planning.variants import expand
 
 OURS = "common"  # the protocol under which all methods are compared; every other one is a paper's
 HOLDS, FAILS, UNDECIDED, NOT_JUDGED, NOT_RUN = "holds", "does not hold", "not significant", "not judged", "not run"
-MIXED, PARTLY = "holds on some data sets, not on others", "holds in part"
+MIXED, PARTLY = "holds in some comparisons, not in others", "holds in part"
 FEWEST = 6  # data sets from which on an exact two-sided signed-rank test can reject at 5 %
 
 
@@ -54,6 +55,7 @@ class Result:
     protocol: str
     kind: str = NOT_RUN
     reason: str = ""  # why it is not judged
+    behind: str = ""  # the method behind, if its effective draws are at most as many as counted
     runs: tuple[Counterparts, ...] = ()  # those of the first and of the second method
     difference: PairedDifference | None = None
     p: float = np.nan  # by Holm's correction
@@ -142,28 +144,34 @@ def _alike(first: Counterparts, second: Counterparts) -> bool:
 
 
 def _weight(result: Result) -> tuple[bool | float, ...]:
-    """Larger counts more: what is no single split, the larger budget, a difference, as the study sets it, more splits,
-    one run, more updates. Two methods that a larger budget cannot tell apart are not told apart by a smaller one."""
+    """Larger counts more: what is no single split, the larger budget, a difference, chains that have mixed, as the
+    study sets it, more splits, one run, more updates. Two methods that a larger budget cannot tell apart are not told
+    apart by a smaller one."""
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs
     updates = sum(run.updates(m, result.dataset) for run, m in zip(result.runs, result.comparison.methods, strict=True))
     capped = [r"\w+\.steps=\S+" if budget == "converged" else "" for budget in budgets]
     as_set = sum(not re.sub(cap, "", run.settings).strip() for cap, run in zip(capped, result.runs, strict=True))
-    return n != 1, place, result.difference is not None, as_set, n, first is second, updates
+    return n != 1, place, result.difference is not None, not result.behind, as_set, n, first is second, updates
 
 
 def _paired(first: Scores, second: Scores, blank: Result) -> Result:
     """The difference of two methods on a data set, or why it is not judged."""
     metric, view = METRICS[blank.comparison.metric], first.run.view
-    result = replace(blank, kind=NOT_JUDGED, reason=first.reason or second.reason, runs=(first.run, second.run))
+    result = replace(blank, kind=NOT_JUDGED, runs=(first.run, second.run))
     both = pd.concat([first.values, second.values], axis=1, join="inner")
+    losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]
+    behind, ahead = (second, first) if losses[0].mean() < losses[1].mean() else (first, second)
+    if behind.reason and behind.at_most and blank.comparison.expect == "better":
+        reason, result = ahead.reason, replace(result, behind=blank.comparison.methods[behind is second])
+    else:
+        reason = first.reason or second.reason
     rows = [r.test_rows(m, blank.dataset) for r, m in zip(result.runs, blank.comparison.methods, strict=True)]
     if any(rows[0][split] != rows[1][split] for split in rows[0].keys() & rows[1].keys()):
-        result = replace(result, reason="their splits have other test rows")
-    if result.reason or both.empty:
-        return replace(result, reason=result.reason or "no split that both have")
-    losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]
+        reason = "their splits have other test rows"
+    if reason or both.empty:
+        return replace(result, reason=reason or "no split that both have")
     fraction = view.test_fraction(result.dataset) if view.study["kind"] == "predict" else 0.0
     margin = verdicts.margin(metric.name, float(both.iloc[:, 1].mean()))
     return replace(result, difference=paired_interval(losses[0], losses[1], fraction), margin=margin)

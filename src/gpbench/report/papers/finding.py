@@ -29,7 +29,7 @@ RULES = (
     "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
     "other. p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are "
     "judged by the margin of the scorecard). The rules are those of `gpbench.report.papers.claims`. A result holds at "
-    "the budget beside it."
+    "the budget beside it. *At most*: its chains have not mixed, or are short, so that too many draws count."
 )
 
 
@@ -168,8 +168,9 @@ def _difference(result: Result) -> list[str]:
     d = result.difference
     assert d
     cells = [result.protocol, result.dataset, _relation(result), METRICS[result.comparison.metric].label]
-    cells += [signed(d.mean, d.lower, d.upper), number(result.p, 2), str(d.n), result.kind]
-    sides = zip(result.runs, result.comparison.methods, strict=True)
+    sides = list(zip(result.runs, result.comparison.methods, strict=True))
+    behind = "".join(f" ({run.view.labels.get(name, name)}: at most)" for run, name in sides if name == result.behind)
+    cells += [signed(d.mean, d.lower, d.upper), number(result.p, 2), str(d.n), result.kind + behind]
     of_dataset = [(run.view.done[run.view.done["dataset"] == result.dataset], method) for run, method in sides]
     fits = pd.concat([done[done["method"] == method] for done, method in of_dataset])
     return [*cells, f"{_evidence(result)}, commit {', '.join(commits(fits, 7, mark_dirty=True)) or 'unknown'}"]

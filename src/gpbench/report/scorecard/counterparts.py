@@ -50,6 +50,7 @@ class Scores(NamedTuple):
     run: Counterparts
     values: pd.Series
     reason: str
+    at_most: bool  # whether they are effective draws, with a reason at most as many
 
 
 class Counterparts:
@@ -108,7 +109,8 @@ class Counterparts:
         fits = [fit for fit in self._cells.get((method, dataset), []) if fit.status not in NOT_TRIED]
         scores = self._scores(metric).get((method, dataset), pd.Series(dtype=float))
         reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score, or none")
-        return Scores(self, scores, reason) if len(scores) or reason else None
+        at_most = metric.startswith("ess_") and all(fit.status in SCORED for fit in fits)
+        return Scores(self, scores, reason, at_most) if len(scores) or reason else None
 
     def _by_split(self, metric: str) -> dict[tuple[str, str], pd.Series]:
         """Cell -> its scores by split, of chains by split and number."""

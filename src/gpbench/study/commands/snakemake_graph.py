@@ -18,7 +18,7 @@ from gpbench.places import Places, require_writable, write_if_changed, write_tex
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.cost import CostModel
-from gpbench.study.records import Batch, Group, from_json, to_json
+from gpbench.study.records import Batch, from_json, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import snakemake_lock
 from gpbench.study.storage.store import Store
@@ -189,12 +189,13 @@ def _report_code() -> str:
 
 def _needs(batch: Batch, cost: CostModel) -> Needs:
     """Resources of one batch. Synchronous workers have a GPU each; those of other fits share one."""
+    on_gpu = [group for group in batch.groups if group.how.device == "cuda"]
     return Needs(
         datasets=sorted({group.address.dataset for group in batch.groups}),
         threads=max(group.how.threads * group.what.workers for group in batch.groups),
         mem_mb=max(cost.memory_mb(group) for group in batch.groups),
         minutes=min([math.ceil(10 + 3 * batch.seconds / 60), *_caps(batch)]),
-        gpu=max(_gpus(group) for group in batch.groups),
+        gpu=max([g.what.workers if g.what.trained_by == "synchronous" else 1 for g in on_gpu], default=0),
         seconds=math.ceil(batch.seconds),
     )
 
@@ -202,9 +203,3 @@ def _needs(batch: Batch, cost: CostModel) -> Needs:
 def _caps(batch: Batch) -> list[int]:
     """The limits that were set to the minutes of a job."""
     return [group.how.job_minutes for group in batch.groups if group.how.job_minutes is not None]
-
-
-def _gpus(group: Group) -> int:
-    if group.how.device != "cuda":
-        return 0
-    return group.what.workers if group.what.trained_by == "synchronous" else 1
