@@ -317,7 +317,7 @@ def test_what_still_improves_is_judged_after_as_many_updates_as_were_published(t
         scores.assign(budget=budget, overrides=overrides).to_parquet(folder / "scores.parquet")
         found = card(View(folder))
         assert (verdicts.kind(found["verdict"]) in verdicts.JUDGED) == is_judged
-        assert found["compared"] == "5 still improve"
+        assert found["compared"] == "5 not converged"
 
 
 def test_fits_without_a_record_of_their_convergence_are_judged_as_long_as_published_alone(tmp_path):

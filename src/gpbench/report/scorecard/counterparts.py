@@ -37,7 +37,7 @@ class OurMean:
     sd_of_splits: float  # of the means of splits: of a sampler, between its data sets
     splits: int
     chains: int  # of a sampler on one data set; 0 for predictions without chains
-    improving: int  # fits by gradients that still improve
+    unconverged: int  # fits by gradients that still improve, or are not judged to have converged
     unfinished: str  # why it may not be judged; empty where it may
     protocol: str
     budget: str
@@ -127,7 +127,7 @@ class Counterparts:
         return {
             "splits": len({fit.split for fit in done}),
             "chains": max(0 if pd.isna(fit.chains) else int(fit.chains) for fit in fits),
-            "improving": sum(pd.isna(fit.chains) and fit.status == UNMIXED for fit in fits),
+            "unconverged": sum(pd.isna(fit.chains) and fit.status == UNMIXED for fit in fits),
             "protocol": done[0].protocol,
             "budget": done[0].budget,
             "commit": " ".join(commits(made_by, 10, mark_dirty=True)) or "unknown",

@@ -108,7 +108,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
         difference, error, n = paired
         freedom, assumed, runs = n - 1, "", f"paired on {count(n, 'split')}"
     lower, upper = verdicts.interval(difference, error, freedom)
-    compared = ", ".join(filter(None, (runs, f"{mean.improving} still improve" if mean.improving else "")))
+    compared = ", ".join(filter(None, (runs, f"{mean.unconverged} not converged" if mean.unconverged else "")))
     result = replace(result, difference=difference, standard_error=error, lower=lower, upper=upper)
     verdict = _verdict(mean, ours.study, printed, result)
     if (of_one_set or assumed == "chains") and verdicts.kind(verdict) in verdicts.JUDGED:
