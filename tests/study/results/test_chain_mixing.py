@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from gpbench.study.fitting import chain_draws
 from gpbench.study.fitting.lightning_module import SamplerFit
 from gpbench.study.planning import plan
 from gpbench.study.results import collect
-from gpbench.study.storage import arrays
+from gpbench.study.storage import arrays, committed
 from gpbench.study.storage.store import Store
 from plugins import install
 from projects import prepared_project
@@ -191,6 +192,23 @@ def test_a_chain_fitted_alone_says_whether_it_has_converged(where):
     _, said = job.run_words(where, ["method=bsgp_1", *words[:2], "method.num_inducing=8", "method.steps=60"])
     assert said["convergence"] == "not converged"
     assert re.fullmatch(r"R-hat \S+ exceeds 1.05 \(1 chain of 30 draws\)", said["reason"])
+
+
+def test_chains_do_not_join_recorded_ones_whose_draws_are_elsewhere(where, capsys):
+    """Their R-hat would be of some chains of the split alone; those of another split are recorded."""
+    made, _ = collected(where, "toy", f"toy.apart=1 toy.steps=250 {TOGETHER}", splits=2)
+    assert collect.record(where, made.frozen) == (2 * CHAINS, 2 * CHAINS)
+    path = committed.folder(where, made.name) / "scores.csv"
+    header, first, new, *others = path.read_text().splitlines()
+    path.write_text("\n".join([header, first, *others, ""]))
+    shutil.rmtree(Store(where.store).folder(committed.read(path)[0]["fit_id"]))
+    before = committed.read(path)
+    capsys.readouterr()
+    assert collect.record(where, made.frozen) == (0, 2 * CHAINS - 1)
+    assert committed.read(path) == before
+    assert capsys.readouterr().err == "gpbench: toy on boston, split 0: no chain added, recorded ones are elsewhere\n"
+    path.write_text("\n".join([header, first, *others[: CHAINS - 2], ""]))
+    assert collect.record(where, made.frozen) == (CHAINS, 2 * CHAINS - 1)
 
 
 def test_without_a_limit_chains_are_described_and_not_judged(where):

@@ -42,17 +42,14 @@ def download(url: str, part: Path, label: str) -> None:
         except (OSError, http.client.HTTPException) as error:
             fault = error.reason if type(error) is urllib.error.URLError else error
             text = str(fault) or type(fault).__name__
-            if not _may_pass(fault):
+            passing = isinstance(fault, (*PASSING, http.client.IncompleteRead))
+            if isinstance(fault, urllib.error.HTTPError):
+                passing = fault.code >= 500 or fault.code in (RANGE_BEYOND_THE_END, TOO_MANY)
+            if not passing:
                 raise OSError(text) from error
             if attempt == ATTEMPTS:
                 raise OSError(f"{text} ({ATTEMPTS} attempts)") from error
             time.sleep(PAUSE * attempt)
-
-
-def _may_pass(fault: object) -> bool:
-    if isinstance(fault, urllib.error.HTTPError):
-        return fault.code >= 500 or fault.code in (RANGE_BEYOND_THE_END, TOO_MANY)
-    return isinstance(fault, (*PASSING, http.client.IncompleteRead))
 
 
 def _request(url: str, part: Path, label: str) -> None:

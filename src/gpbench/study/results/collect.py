@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
@@ -200,13 +199,21 @@ def doubts(where: Places, plan: FrozenPlan) -> list[str]:
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
     """Add the study's finished fits to its committed records, if there are any; (number of new ones, of all)."""
+    import pandas as pd
+
     ended = Ended(where, plan.name)
     rows = score_rows(where, ended, plan)
-    # what the records alone hold stays as it is: another process may have renewed it since it was read
-    new = [row for row in rows if ended.stored(row["fit_id"]) or row["fit_id"] not in ended.recorded]
+    # what records alone hold stays: another process may have renewed it, and R-hat is of all chains of a split together
+    alone = {row["fit_id"] for row in rows if row["fit_id"] in ended.recorded and not ended.stored(row["fit_id"])}
+    apart = {committed.place(row)[:3] for row in rows if row["fit_id"] in alone and "chains" in row}
+    new = [row for row in rows if row["fit_id"] not in alone]
+    for at in sorted(apart & {committed.place(row)[:3] for row in new if "chains" in row}):
+        new = [row for row in new if committed.place(row)[:3] != at]
+        print("gpbench: {} on {}, split {}: no chain added, recorded ones are elsewhere".format(*at), file=sys.stderr)
     if not any(ended.stored(row["fit_id"]) for row in new):
         return 0, len(ended.recorded)
-    final = [{k: v for k, v in row.items() if _has_content(v)} for row in new if row["status"] in committed.RECORDED]
+    final = [row for row in new if row["status"] in committed.RECORDED]
+    final = [{key: value for key, value in row.items() if value != "" and not pd.isna(value)} for row in final]
     return committed.write(where, plan.name, final, facts(where, plan, rows), _curves(ended, plan))
 
 
@@ -226,10 +233,6 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
         if points.is_file():
             found["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)
     return found
-
-
-def _has_content(value: object) -> bool:
-    return value is not None and value != "" and not (isinstance(value, float) and math.isnan(value))
 
 
 def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Tables:
