@@ -144,9 +144,8 @@ def _alike(first: Counterparts, second: Counterparts) -> bool:
 
 
 def _weight(result: Result) -> tuple[bool | float, ...]:
-    """Larger counts more: what is no single split, the larger budget, a difference, chains that have mixed, as the
-    study sets it, more splits, one run, more updates. Two methods that a larger budget cannot tell apart are not told
-    apart by a smaller one."""
+    """Larger counts more: no single split, the larger budget, a difference, mixed chains, as the study sets it, more
+    splits, one run, more updates. Two methods that a larger budget cannot tell apart a smaller one cannot either."""
     budgets = [run.view.study["budget"] for run in result.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = result.difference.n if result.difference else 0, *result.runs

@@ -108,8 +108,9 @@ class Counterparts:
         """None where the run has no fit of them."""
         fits = [fit for fit in self._cells.get((method, dataset), []) if fit.status not in NOT_TRIED]
         scores = self._scores(metric).get((method, dataset), pd.Series(dtype=float))
-        reason = why_not_judged(fits, metric) or ("" if np.isfinite(scores).all() else "an infinite score, or none")
-        at_most = metric.startswith("ess_") and all(fit.status in SCORED for fit in fits)
+        finite = bool(np.isfinite(scores).all())
+        reason = why_not_judged(fits, metric) or ("" if finite else "an infinite score, or none")
+        at_most = finite and metric.startswith("ess_") and all(fit.status in SCORED for fit in fits)
         return Scores(self, scores, reason, at_most) if len(scores) or reason else None
 
     def _by_split(self, metric: str) -> dict[tuple[str, str], pd.Series]:
