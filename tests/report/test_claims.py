@@ -68,11 +68,17 @@ def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick
     assert (larger.kind, larger.difference.mean) == (claims.HOLDS, pytest.approx(expected.mean))
 
 
-def test_chains_are_paired_as_independent_ones(tmp_path):
-    """By data set and number, without the term for training rows that splits share: Student's paired interval."""
-    folder = build_samplers(tmp_path / "s", ["svgp", "bsgp_1"], ["boston"])
+def chains(folder):
+    """A run of uci_common with chains of SVGP and BSGP-1 on boston."""
+    build_samplers(folder, ["svgp", "bsgp_1"], ["boston"])
     study = json.loads((folder / "study.json").read_text())
     (folder / "study.json").write_text(json.dumps(study | {"command": "x study=uci_common"}))
+    return folder
+
+
+def test_chains_are_paired_as_independent_ones(tmp_path):
+    """By data set and number, without the term for training rows that splits share: Student's paired interval."""
+    folder = chains(tmp_path / "s")
     (result,) = judged([Counterparts(View(folder))], methods=("svgp", "bsgp_1"), metric="ess_percent")
     fits = pd.read_parquet(folder / "scores.parquet").sort_values(["split", "replica"])
     first, second = (-fits.loc[fits["method"] == name, "ess_percent"].to_numpy() for name in ("svgp", "bsgp_1"))
@@ -85,9 +91,7 @@ def test_chains_are_paired_as_independent_ones(tmp_path):
 
 def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_draws(tmp_path):
     """As many are counted at most; ahead, failed, or where equality is claimed, they say nothing."""
-    folder = build_samplers(tmp_path / "s", ["svgp", "bsgp_1"], ["boston"])
-    study = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(study | {"command": "x study=uci_common"}))
+    folder = chains(tmp_path / "s")
     scores = pd.read_parquet(folder / "scores.parquet")
 
     def result(stuck, ahead, status="done", **changes):

@@ -42,10 +42,9 @@ def download(url: str, part: Path, label: str) -> None:
         except (OSError, http.client.HTTPException) as error:
             fault = error.reason if type(error) is urllib.error.URLError else error
             text = str(fault) or type(fault).__name__
-            passing = isinstance(fault, (*PASSING, http.client.IncompleteRead))
-            if isinstance(fault, urllib.error.HTTPError):
-                passing = fault.code >= 500 or fault.code in (RANGE_BEYOND_THE_END, TOO_MANY)
-            if not passing:
+            code = fault.code if isinstance(fault, urllib.error.HTTPError) else 0
+            passing = isinstance(fault, (*PASSING, http.client.IncompleteRead)) or code >= 500
+            if not (passing or code in (RANGE_BEYOND_THE_END, TOO_MANY)):
                 raise OSError(text) from error
             if attempt == ATTEMPTS:
                 raise OSError(f"{text} ({ATTEMPTS} attempts)") from error

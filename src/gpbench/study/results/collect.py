@@ -212,8 +212,8 @@ def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
         print("gpbench: {} on {}, split {}: no chain added, recorded ones are elsewhere".format(*at), file=sys.stderr)
     if not any(ended.stored(row["fit_id"]) for row in new):
         return 0, len(ended.recorded)
-    final = [row for row in new if row["status"] in committed.RECORDED]
-    final = [{key: value for key, value in row.items() if value != "" and not pd.isna(value)} for row in final]
+    ended_rows = (row for row in new if row["status"] in committed.RECORDED)
+    final = [{key: value for key, value in row.items() if value != "" and not pd.isna(value)} for row in ended_rows]
     return committed.write(where, plan.name, final, facts(where, plan, rows), _curves(ended, plan))
 
 
