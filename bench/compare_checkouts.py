@@ -3,8 +3,8 @@
     python bench/compare_checkouts.py OLD NEW [--out FOLDER] [--only PATTERN]
 
 OLD and NEW are checkouts with an environment of their own (`.venv`). A fit is compared by every number of its points,
-its trace (without seconds), its components and its chain. Kept results of OLD are taken again. GPBENCH_MIRROR names the
-raw files of data sets that do not ship with a package. Exits 1 where a number differs.
+its trace (without seconds), its components, its chain and the model of a control. Kept results of OLD are taken again.
+GPBENCH_MIRROR names the raw files of data sets that do not ship with a package. Exits 1 where a number differs.
 """
 
 from __future__ import annotations
@@ -98,22 +98,20 @@ for line in sys.stdin:
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """Digest of the numbers of each file that a fit left."""
+    """Digest of the numbers of each part of what a fit left, without seconds."""
     import numpy as np
     import pandas as pd
 
     found = {}
-    for name in ("points", "trace"):
-        path = folder / f"{name}.parquet"
-        if path.is_file():
-            table = pd.read_parquet(path).drop(columns="seconds", errors="ignore")
-            found[name] = hashlib.sha256(table.to_csv(float_format="%.17g").encode()).hexdigest()[:12]
-    for name in ("components", "chain"):
-        path = folder / f"{name}.npz"
-        if path.is_file():
-            with np.load(path) as arrays:
-                text = b"".join(key.encode() + arrays[key].tobytes() for key in sorted(arrays))
-            found[name] = hashlib.sha256(text).hexdigest()[:12]
+    for path in sorted(folder.glob("*.parquet")):
+        table = pd.read_parquet(path).drop(columns="seconds", errors="ignore")
+        found[path.stem] = table.to_csv(float_format="%.17g").encode()
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as arrays:
+            for name in sorted(name for name in arrays.files if not name.endswith("seconds")):
+                part = name.split("/")[0] if "/" in name else path.stem  # of arrays.npz, and the model of controls
+                found[part] = found.get(part, b"") + name.encode() + arrays[name].tobytes()
+    found = {part: hashlib.sha256(content).hexdigest()[:12] for part, content in found.items()}
     return found
 
 

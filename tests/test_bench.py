@@ -8,12 +8,14 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.signal
 import torch
 
 from gpbench.data.simulated import latent_gp
 from gpbench.sampling.latent.latents import Hamiltonian
+from gpbench.study.storage import arrays
 from projects import REPOSITORY
 
 
@@ -129,6 +131,23 @@ def test_marginals_of_chains_are_compared_with_the_reference(bench, capsys):
     assert moved == pytest.approx(0.5, abs=0.05)
     assert [float(ess) for ess in re.findall(r"ESS (\d+)", printed)] == pytest.approx([16_000, 16_000], rel=0.1)
     assert printed.count("R-hat median 1.000") == 2
+
+
+def test_checkouts_are_compared_by_every_number_of_a_fit_but_seconds(bench, tmp_path):
+    compare = bench("compare_checkouts")
+    parts = {name: {"mean": np.arange(3.0), "seconds": np.ones(3)} for name in ("components", "chain", "trace")}
+    arrays.write(tmp_path, parts)
+    np.savez(tmp_path / "model.npz", mean=np.zeros(2))
+    pd.DataFrame({"mean": [1.0], "seconds": [2.0]}).to_parquet(tmp_path / "points.parquet")
+    before = compare.digest(tmp_path)
+    assert before.keys() == {*parts, "model", "points"}
+    for name in parts:
+        other = parts[name] | {"mean": np.nextafter(np.arange(3.0), 9)}
+        arrays.write(tmp_path, parts | {name: other})
+        after = compare.digest(tmp_path)
+        assert [part for part in before if before[part] != after[part]] == [name]
+        arrays.write(tmp_path, parts | {name: parts[name] | {"seconds": np.zeros(3)}})
+        assert compare.digest(tmp_path) == before
 
 
 def test_what_stride_costs_is_measured(bench, monkeypatch, capsys):
