@@ -135,7 +135,15 @@ def test_the_readme_says_which_method_of_a_pair_is_worse(root, monkeypatch, pair
         "best mean ranks: SVGP 1.0, Constant 2.0. 1 of 1 pair differ significantly; the worse method is Constant in 1."
         in text
     )
-    assert "8 fits of 2 of 2 methods on 2 data sets" in text
+    assert "8 fits of 2 methods on 2 data sets" in text
+
+
+def test_the_readme_says_what_of_a_study_is_missing(root):
+    view = Joined(View(root / "study"), [])
+    view.fits.loc[view.fits["method"] == "constant", "status"] = "missing"
+    text = documents.summary(view).replace("\n", " ")
+    assert "4 fits of 1 method on 2 data sets, protocol common" in text
+    assert "splits; 4 of Constant are missing. " in text
 
 
 def test_the_readme_counts_what_the_scorecard_says():

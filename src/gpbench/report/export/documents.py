@@ -83,12 +83,13 @@ def summary(view: Joined) -> str:
     (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
     comparison, study = comparisons.compare(view, spec), view.study
     fits = view.fits[~view.fits["family"].isin(NOT_OURS)]
-    done = fits[fits["status"].isin(SCORED)]
+    done, lacks = fits[fits["status"].isin(SCORED)], fits.loc[fits["status"] == "missing", "method"].map(view.labels)
     text = (
-        f"Study `{study['name']}`: {count(len(done), 'fit')} of {done['method'].nunique()} of "
-        f"{count(fits['method'].nunique(), 'method')} on {count(len(view.datasets), 'data set')}, protocol "
-        f"{study['protocol']}, budget {study['budget']}, {study['splits']} splits."
+        f"Study `{study['name']}`: {count(len(done), 'fit')} of {count(done['method'].nunique(), 'method')} on "
+        f"{count(len(view.datasets), 'data set')}, protocol {study['protocol']}, budget {study['budget']}, "
+        f"{study['splits']} splits" + f"; {len(lacks)} of {', '.join(lacks.unique())} are missing" * (len(lacks) > 0)
     )
+    text += "."
     if of := Counter(view.labels[method] for method, _ in view.taken):
         cells = ", ".join(f"{n} of {label}" for label, n in of.items())
         text += f" {count(len(view.taken), 'cell')} are of runs with more updates or rows ({cells})."
@@ -108,7 +109,7 @@ def summary(view: Joined) -> str:
             counted = ", ".join(f"{view.labels[name]} in {n}" for name, n in Counter(worse).most_common())
             text += f"; the worse method is {counted}"
         text += f".{unconverged(comparison, view, 1, BEST)}"
-    return fill(text, 120) + "\n"
+    return fill(text, 120, break_on_hyphens=False) + "\n"
 
 
 def verdicts(card: pd.DataFrame) -> str:
@@ -122,7 +123,7 @@ def verdicts(card: pd.DataFrame) -> str:
         mixed = agreed.str.startswith("r_hat").sum()
         text += f" Apart, {group}: {total[list(JUDGED)].sum()} of {total['rows']} judged, {total['agrees']} agree"
         text += f" (R-hats: {mixed})." if mixed else "."
-    return fill(text, 120) + "\n"
+    return fill(text, 120, break_on_hyphens=False) + "\n"
 
 
 def digest(view: Joined, figure: str) -> str:
