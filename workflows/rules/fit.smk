@@ -1,7 +1,5 @@
 # One job runs a batch of fits. Its only declared output is a JSON file of statuses: Snakemake deletes declared outputs
 # when a job fails and before it runs again, so a fit leaves its files undeclared in the store.
-# Freed memory stays with the process: the system would clear the pages of every large array anew, which takes up to a third
-# of a step (docs/decisions.md). Allocators that do not know these variables ignore them.
 # A job that dies is tried again as often as `retries` of the profile says; it goes on from its checkpoints. The last
 # try fits nothing and writes how far the batch came, so that the report is made without it.
 rule fit:
