@@ -1,11 +1,12 @@
-"""What linear solvers cost: `python bench/solvers.py [product|gradient|protein|memory]`; all but the third
+"""What linear solvers cost: `python bench/solvers.py [product|gradient [DATA SET]|protein|memory]`; all but the third
 without an argument.
 
 product    a product of the kernel matrix of 10,000 rows of 8 columns with 8 vectors, beside products of large matrices
            with as many floating-point operations (distances and vectors; exponentials count for nothing), and beside
            that of a matrix that is stored
 gradient   a stochastic gradient of the marginal likelihood on rows like those of protein, by gp_pcg and by GPyTorch's
-           conjugate gradients: the same residual, probes and rank of the preconditioner; and by a Cholesky factor
+           conjugate gradients: the same residual, probes and rank of the preconditioner; and by a Cholesky factor; on
+           rows of a prepared data set, standardised, where one is named
 protein    such a gradient on 45,730 rows beside GPyTorch with the kernels of KeOps, which store no matrix either;
            half an hour, after `pip install pykeops==2.3`
 memory     peak memory of a process that takes such a gradient, at the sizes of power and protein
@@ -25,6 +26,8 @@ import torch
 from timing import Step, interleaved, interval_text
 from torch import Tensor
 
+from gpbench import config, places
+from gpbench.data import table
 from gpbench.gp.kernels import Kernel
 from gpbench.methods import exact_gp, gp_pcg
 from gpbench.methods.base import Noise, State
@@ -66,6 +69,16 @@ def bench_product() -> None:
     print(
         f"as many operations of large matrices {interval_text(ideal)} ms: {interval_text(ideal / ours)} of their rate"
     )
+
+
+def prepared(dataset: str) -> tuple[Tensor, Tensor]:
+    """Rows of a prepared data set by chance, inputs and target standardised over them."""
+    where = places.find()
+    data = table.load(where.prepared_file(dataset), config.compose(where.conf, "dataset", dataset).md5)
+    rows = torch.randperm(len(data.inputs), generator=torch.Generator().manual_seed(0))[:GRADIENT_ROWS]
+    both = (torch.as_tensor(part).double()[rows] for part in (data.inputs, data.targets))
+    x, y = ((part - part.mean(0)) / part.std(0) for part in both)
+    return x, y
 
 
 def params(columns: int, like: Tensor) -> dict[str, Tensor]:
@@ -132,8 +145,8 @@ def dense_gradient(x: Tensor, y: Tensor) -> Step:
     return step
 
 
-def bench_gradient() -> None:
-    x, y = problem(GRADIENT_ROWS, 9)
+def bench_gradient(dataset: str = "") -> None:
+    x, y = prepared(dataset) if dataset else problem(GRADIENT_ROWS, 9)
     steps = {
         "GPyTorch": gpytorch_gradient(x, y),
         "gp_pcg": our_gradient(x, y),
@@ -144,9 +157,8 @@ def bench_gradient() -> None:
         warnings.simplefilter("ignore")
         times = interleaved(steps, GRADIENT_TURNS, warm_up=0)
     times |= interleaved({"Cholesky": dense_gradient(x, y)}, 1, warm_up=0)
-    print(
-        f"gradient, {GRADIENT_ROWS} rows of 9 columns: ms, and times that of GPyTorch; {GRADIENT_TURNS} turns (range)"
-    )
+    which = f"gradient, {len(x)} rows of {dataset or f'{x.shape[1]} columns'}"
+    print(f"{which}: ms, and times that of GPyTorch; {GRADIENT_TURNS} turns (range)")
     for name, taken in times.items():
         print(f"  {name:20s} {interval_text(taken):28s} x {interval_text(taken / times['GPyTorch'])}")
 

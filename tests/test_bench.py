@@ -16,7 +16,7 @@ import torch
 from gpbench.data.simulated import latent_gp
 from gpbench.sampling.latent.latents import Hamiltonian
 from gpbench.study.storage import arrays
-from projects import REPOSITORY
+from projects import REPOSITORY, prepared_project
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def small_chains(chains, x, y, *module, **settings):
     return chains(x[:, :200], y[:, :200], *module, **small)
 
 
-def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
+def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys, tmp_path):
     solvers, timing = bench("solvers"), bench("timing")
     for module, name, value in (
         (timing, "REPEATS", 1),
@@ -190,10 +190,14 @@ def test_what_solvers_cost_is_measured(bench, monkeypatch, capsys):
         (solvers, "SIZES", {"power": (100, 4)}),
     ):
         monkeypatch.setattr(module, name, value)
-    for name in ("product", "gradient", "peak"):
-        solvers.BENCHES[name]()
+    prepared_project(tmp_path / "project", "diabetes")
+    monkeypatch.setenv("GPBENCH_ROOT", str(tmp_path / "project"))
+    for name, *words in (("product",), ("gradient",), ("gradient", "diabetes"), ("peak",)):
+        solvers.BENCHES[name](*words)
     printed = capsys.readouterr().out
     assert re.search(r"of their rate\n.*GPyTorch.*gp_pcg.*Cholesky.*peak memory", printed, re.DOTALL)
+    assert "gradient, 120 rows of 9 columns: ms" in printed
+    assert "gradient, 120 rows of diabetes: ms" in printed
 
 
 @pytest.mark.parametrize(

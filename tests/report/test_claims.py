@@ -1,6 +1,7 @@
 """Claims of papers: what may stand in their files, what committed records say of them, and their pages."""
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -257,6 +258,19 @@ def test_every_paper_with_printed_numbers_has_claims(tmp_path):
     found = claims.read(REPOSITORY / "published" / "claims", CONF, read_published(REPOSITORY / "published"))
     assert {key: len(evidence.claims) for key, evidence in found.items()}.keys() == set(CARD["source"])
     assert all(3 <= len(evidence.claims) <= 12 for evidence in found.values())
+
+
+def test_every_explanation_is_of_a_row_that_is_worse_or_differs_and_every_run_that_is_named_exists():
+    runs = {path.name for path in (REPOSITORY / "docs" / "results").iterdir()}
+    evidence = claims.read(REPOSITORY / "published" / "claims", CONF, CARD)
+    for key, one in evidence.items():
+        left = CARD[(CARD["source"] == key) & CARD["verdict"].isin(["worse", "differs"])]
+        for explanation in one.explanations:
+            rows = claims.rows_of(explanation, left)
+            assert len(rows), (key, explanation.why)
+            left = left.drop(rows.index)
+        text = (REPOSITORY / "published" / "claims" / f"{key}.yaml").read_text()
+        assert {name for name in re.findall(r"\b[a-z]+\d*[a-z_0-9]*-[0-9a-f]{6}\b", text)} <= runs
 
 
 @pytest.fixture(scope="module")

@@ -174,6 +174,14 @@ def test_a_caption_says_what_it_is_made_of_and_what_is_missing(view, figure):
     assert all(dataset in text for dataset in study["datasets"])
 
 
+def test_the_caption_of_a_figure_says_what_has_not_converged(small, figure, tmp_path):
+    view = View(small)
+    view.fits.loc[view.fits.index[:1], "status"] = "not converged"
+    text = write_item(view, figure, REPOSITORY / "published", tmp_path)[-1].read_text()
+    assert view.failing.startswith("✗ In 1 of ")
+    assert view.failing in text
+
+
 def test_a_published_table_holds_its_rows_beside_ours(registry, tmp_path):
     table, view = registry["ashman2020_table4"], View(build(tmp_path / "s", ["dsvi"], ["boston"], 2))
     paths = write_item(view, table, REPOSITORY / "published", tmp_path / "made")

@@ -98,9 +98,9 @@ def test_an_interrupted_search_goes_on_where_it_was(group, table, tmp_path, trie
     with pytest.raises(KeyboardInterrupt):
         tuning.run(group, table, tmp_path)
     seen = tried([1.0])
-    monkeypatch.setattr(stopping, "asked", lambda: True)
+    monkeypatch.setattr(stopping, "is_requested", lambda: True)
     assert [outcome.status for outcome in tuning.run(group, table, tmp_path)] == ["stopped"]
-    monkeypatch.setattr(stopping, "asked", lambda: False)
+    monkeypatch.setattr(stopping, "is_requested", lambda: False)
     (outcome,) = tuning.run(group, table, tmp_path)
     assert len(seen) == 3  # two trials that were left, and the fit
     assert outcome.info["tuned"] == group.what.tune.candidates[2]
