@@ -90,9 +90,9 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     planned = registry.planned(where, study, overrides)
     planning.freeze(planned, where)
     collect.collect(where, planned.name)
-    found = comparisons.differences(View(where.results / planned.name), {metric: METRICS[metric].tasks})
-    if found.empty:
+    differences = comparisons.differences(View(where.results / planned.name), {metric: METRICS[metric].tasks})
+    if differences.empty:
         raise UserError(
             f"{planned.name}: no data set has two methods with {metric} on two splits; `gpbench plan` lists them"
         )
-    return found
+    return differences

@@ -63,8 +63,8 @@ def advise(arguments: argparse.Namespace) -> None:
         again = ["gpbench advise", dataset.name, *(f"--{key} {value}" for key, value in given.items())]
         print(f"next: {' '.join(again)} --run")
         return
-    asked = [method for method in cells if method in done or (method in wanted and arguments.run)]
-    quick = planning.make(where, arguments.study, f"{words} only=[{','.join(asked)}]")
+    compared = [method for method in cells if method in done or (method in wanted and arguments.run)]
+    quick = planning.make(where, arguments.study, f"{words} only=[{','.join(compared)}]")
     best, lines = _recommendation(_view(where, quick), dataset.name)
     print("\n".join(lines))
     print(f"all tests and figures: {quick.command}")
@@ -98,10 +98,10 @@ def _refuse_others(arguments: argparse.Namespace, dataset: Dataset) -> None:
     held = {"target": dataset.source.targets, "categorical": [*dataset.source.categories], "drop": dataset.drop}
     held |= {"missing": [dataset.source.missing], "task": [dataset.task], "name": [dataset.name]}
     for key, values in held.items():
-        asked = [given] if isinstance(given := getattr(arguments, key) or [], str) else given
-        if asked and (asked != values if key == "target" else {*asked} != {*values}):
-            said = f"{dataset.name} was added with --{key} {' '.join(values) or 'NOTHING'}, not {' '.join(asked)}"
-            raise UserError(f"{said}; leave out --{key}, or add the table again by another --name")
+        wishes = [given] if isinstance(given := getattr(arguments, key) or [], str) else given
+        if wishes and (wishes != values if key == "target" else {*wishes} != {*values}):
+            message = f"{dataset.name} was added with --{key} {' '.join(values) or 'NOTHING'}, not {' '.join(wishes)}"
+            raise UserError(f"{message}; leave out --{key}, or add the table again by another --name")
 
 
 def _affordable(minutes: dict[str, float], most: float, least: int) -> list[str]:
@@ -149,18 +149,18 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
         f"{name} ({cells.loc[name, 'statuses'] or 'undefined'})" for name in sorted({*view.methods} - {*scores.index})
     ]:
         lines.append(f"  not compared: {', '.join(left)}; `gpbench verdict {view.study['name']}` says why")
-    best, told = differences["best"].iloc[0], differences["p"] < ALPHA
+    best, significant = differences["best"].iloc[0], differences["p"] < ALPHA
     lines += [
         f"recommended: {best}, with the least negative log density; told from others by a paired t test of the splits",
         f"(Nadeau and Bengio, two-sided, p < {ALPHA}, not corrected for their number).",
-        f"better than {', '.join(differences.loc[told, 'method']) or 'none of them for certain'}",
+        f"better than {', '.join(differences.loc[significant, 'method']) or 'none of them for certain'}",
     ]
-    for row in differences[~told].itertuples():
+    for row in differences[~significant].itertuples():
         interval = f"{row.difference:.3f} nats more, 95 % {row.lower:.3f} to {row.upper:.3f}, p {row.p:.2g}"
         interval = interval if row.lower > float("-inf") else f"{row.difference:.3f} nats more on every split"
         lines.append(f"not told from {row.method}: {interval}; probably worse: {row.worse:.0%}")
     printed = seconds.round(2)  # of fits that seem to take as long, none is cheaper
-    cheapest = min([best, *differences.loc[~told, "method"]], key=lambda method: printed[method])
+    cheapest = min([best, *differences.loc[~significant, "method"]], key=lambda method: printed[method])
     if cheapest != best:
         lines.append(f"the cheapest of those: {cheapest}, {printed[cheapest]:.2f} s a fit, not {printed[best]:.2f} s")
     return best, lines

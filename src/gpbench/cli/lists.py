@@ -71,7 +71,7 @@ def listing(where: Places, what: str) -> dict[str, str]:
 
 def runs(where: Places) -> list[Run]:
     """The runs that were planned here, the one that was planned last first."""
-    found = []
+    planned = []
     for path in where.plans.glob("[!.]*.json"):  # half-written ones begin with a dot
         try:
             command = json.loads(path.read_bytes()).get("command")
@@ -82,5 +82,5 @@ def runs(where: Places) -> list[Run]:
             continue
         # a plan that is made again is written only where it changed; what it saw of the store changes with every run
         when = max(p.stat().st_mtime for p in (path, path.with_suffix(".seen")) if p.is_file())
-        found.append(Run(path.stem, when, command))
-    return sorted(found, key=lambda run: run.when, reverse=True)
+        planned.append(Run(path.stem, when, command))
+    return sorted(planned, key=lambda run: run.when, reverse=True)

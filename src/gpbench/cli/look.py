@@ -26,13 +26,13 @@ def planned(arguments: argparse.Namespace) -> Plan:
 
 
 def plan(arguments: argparse.Namespace) -> None:
-    found = planned(arguments)
-    every = found.rows()
+    study_plan = planned(arguments)
+    every = study_plan.rows()
     rows = [row for row in every if row.state == "pending" or not arguments.pending]
     if arguments.json:
         grammar.print_json([row._asdict() for row in rows])
         return
-    for remark in found.remarks:
+    for remark in study_plan.remarks:
         print(f"remark: {remark}")
     for row in rows:
         expected = f"{row.minutes:6.2f} min" if row.state == "pending" else " " * 10
@@ -40,11 +40,11 @@ def plan(arguments: argparse.Namespace) -> None:
         state = grammar.paint(f"{row.state:<9}", row.state)
         print(f"{row.fit_id}  {where:<40} {state} {expected}  {row.reason}")
     states, once = Counter(row.state for row in every), {row.fit_id: row.minutes for row in every}
-    pending, jobs = count(states["pending"], "fit"), count(len(found.batches), "job")
+    pending, jobs = count(states["pending"], "fit"), count(len(study_plan.batches), "job")
     failed = len(every) - sum(states[name] for name in ("pending", "done", "skipped"))
     again = f"; {len(every) - len(once)} of them again under another name" * (len(every) > len(once))
     print(
-        f"{found.name}: {pending} to run in {jobs}, about {sum(once.values()):.1f} minutes of one core; "
+        f"{study_plan.name}: {pending} to run in {jobs}, about {sum(once.values()):.1f} minutes of one core; "
         f"{states['done']} done, {states['skipped']} skipped, {failed} failed{again}"
     )
 
@@ -54,11 +54,11 @@ def cost(arguments: argparse.Namespace) -> None:
 
     if arguments.cores < 1:
         raise UserError(f"--cores must be a positive integer, got {arguments.cores}")
-    found = estimate.Estimate(planned(arguments), arguments.all)
+    costs = estimate.Estimate(planned(arguments), arguments.all)
     if arguments.json:
-        grammar.print_json(estimate.content(found, arguments.cores))
+        grammar.print_json(estimate.content(costs, arguments.cores))
     else:
-        print("\n".join(estimate.lines(found, arguments.cores)))
+        print("\n".join(estimate.lines(costs, arguments.cores)))
 
 
 def status(arguments: argparse.Namespace) -> None:
@@ -71,16 +71,16 @@ def status(arguments: argparse.Namespace) -> None:
         if arguments.watch and sys.stdout.isatty():
             print(CLEAR_SCREEN, end="")
         try:
-            found = _progress(planned(arguments))
+            progress = _progress(planned(arguments))
         except UserError as error:
             raise UserError(f"{error}{f' (of {newest.name}, which was planned last)' if newest else ''}") from error
         if arguments.json:
-            grammar.print_json(found._asdict())
+            grammar.print_json(progress._asdict())
         else:
-            counts = ", ".join(f"{n} {grammar.paint(state, state)}" for state, n in found.states.items())
-            counts += f" ({found.improving} still improving)" if found.improving else ""
-            print(f"{found.name}: {counts or 'no fits'}; about {found.minutes:.1f} minutes of one core left")
-            for group in found.groups:
+            counts = ", ".join(f"{n} {grammar.paint(state, state)}" for state, n in progress.states.items())
+            counts += f" ({progress.improving} still improving)" if progress.improving else ""
+            print(f"{progress.name}: {counts or 'no fits'}; about {progress.minutes:.1f} minutes of one core left")
+            for group in progress.groups:
                 print(f"  {grammar.paint(group['state'], group['state'])}: {group['name']}: {group['progress']}")
         if not arguments.watch:
             return
@@ -97,7 +97,7 @@ class Progress(NamedTuple):
     groups: list[dict[str, str]]
 
 
-def _progress(found: Plan) -> Progress:
+def _progress(study_plan: Plan) -> Progress:
     """How many fits are in which state, what is left, and how far the groups are that were begun."""
     from gpbench.study.commands import progress
     from gpbench.study.storage.store import Store
@@ -109,13 +109,13 @@ def _progress(found: Plan) -> Progress:
         described = progress.describe(reached) if reached else "starting"
         if state == "interrupted":
             described = f"resumes at step {store.checkpoint(group.group_id)} of {group.what.steps or 1}"
-        if not any(fit.fit_id in found.states for fit in group.fits):
+        if not any(fit.fit_id in study_plan.states for fit in group.fits):
             described += "; not of this study"
         groups.append({"state": state, "name": progress.name(group), "progress": described})
     return Progress(
-        name=found.name,
-        states=dict(sorted(Counter(state.name for state in found.states.values()).items())),
-        improving=sum("still improving" in state.reason for state in found.states.values()),
-        minutes=sum(batch.seconds for batch in found.batches) / 60,
+        name=study_plan.name,
+        states=dict(sorted(Counter(state.name for state in study_plan.states.values()).items())),
+        improving=sum("still improving" in state.reason for state in study_plan.states.values()),
+        minutes=sum(batch.seconds for batch in study_plan.batches) / 60,
         groups=groups,
     )

@@ -301,22 +301,22 @@ def track(arguments: argparse.Namespace) -> None:
 def push(arguments: argparse.Namespace) -> None:
     from gpbench.study.storage import remote
 
-    store, there = Store(places.find().store), remote.require()
-    sent = there.push(store, store.ids())
+    store, place = Store(places.find().store), remote.require()
+    sent = place.push(store, store.ids())
     for group in filter(store.is_free, store.groups()):
-        there.push_work(store, group.group_id)
-    print(f"{count(sent, 'fit')} sent to {there.url}")
+        place.push_work(store, group.group_id)
+    print(f"{count(sent, 'fit')} sent to {place.url}")
 
 
 def pull(arguments: argparse.Namespace) -> None:
     from gpbench.study.storage import remote
 
-    store, there = Store(places.find().store), remote.require()
-    listed = sorted(there.fits)  # pulling takes out what is damaged
-    fetched = there.pull(store, listed)
-    for group_id in there.begun():
-        there.pull_work(store, group_id)
-    print(f"{count(fetched, 'fit')} fetched of {len(listed)} in {there.url}")
+    store, place = Store(places.find().store), remote.require()
+    listed = sorted(place.fits)  # pulling takes out what is damaged
+    fetched = place.pull(store, listed)
+    for group_id in place.begun():
+        place.pull_work(store, group_id)
+    print(f"{count(fetched, 'fit')} fetched of {len(listed)} in {place.url}")
 
 
 def reference(arguments: argparse.Namespace) -> None:

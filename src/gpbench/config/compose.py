@@ -131,9 +131,9 @@ def printed_splits(folder: Path, name: str) -> schema.PrintedSplits:
 
 def backlog(conf: Path) -> schema.Backlog:
     """The runs of conf/backlog.yaml."""
-    found = read(schema.Backlog, path := conf / "backlog.yaml")
-    require_known("study", [run.study for run in found.runs], options(conf, "study"), str(path))
-    return found
+    listed = read(schema.Backlog, path := conf / "backlog.yaml")
+    require_known("study", [run.study for run in listed.runs], options(conf, "study"), str(path))
+    return listed
 
 
 def read(cls: type[T], path: Path) -> T:

@@ -55,12 +55,12 @@ def command_words(command: str) -> tuple[str, str]:
 
 def distinct(words: list[tuple[str, str]]) -> dict[str, str]:
     """Key -> value of overrides that a user gives; UserError for a key that is given twice."""
-    found: dict[str, str] = {}
+    by_key: dict[str, str] = {}
     for key, value in words:
-        if key in found:
-            raise UserError(f"{key} is given twice, as {found[key]} and {value}; give it once")
-        found[key] = value
-    return found
+        if key in by_key:
+            raise UserError(f"{key} is given twice, as {by_key[key]} and {value}; give it once")
+        by_key[key] = value
+    return by_key
 
 
 def apply(content: Content, group: str, overrides: tuple[str, ...], where: str) -> Content:

@@ -17,12 +17,12 @@ class Joined(View):
     A cell is taken as a whole, from the first run that has all of its splits done, by the same preset on as many rows,
     where ours have not converged after more updates. What is drawn of curves and points is that of the run alone."""
 
-    def __init__(self, own: View, others: Iterable[View]) -> None:
-        super().__init__(own.folder)
-        self._cells = dict(iter(own.fits.groupby(CELL, sort=False)))
+    def __init__(self, view: View, others: Iterable[View]) -> None:
+        super().__init__(view.folder)
+        self._cells = dict(iter(view.fits.groupby(CELL, sort=False)))
         self.taken: dict[tuple[str, str], View] = {}
         for run in others:
-            if all(run.study[key] == own.study[key] for key in ("protocol", "budget")):
+            if all(run.study[key] == view.study[key] for key in ("protocol", "budget")):
                 for cell, fits in run.fits.groupby(CELL):
                     if cell in self._cells and _is_better(self._cells[cell], fits):
                         self._cells[cell], self.taken[cell] = fits, run
@@ -35,9 +35,9 @@ class Joined(View):
     @property
     def borrowed(self) -> str:
         """A sentence that names the cells that were taken, and their runs; '' without any."""
-        own = self.folder.name  # to which the names of other runs of a study add some digits
-        runs = ", ".join(sorted({run.folder.name.removeprefix(own) for run in self.taken.values()}))
-        return f"With more updates or rows ({own}{runs}): {self.cells_in_words(self.taken)}." if self.taken else ""
+        name = self.folder.name  # to which the names of other runs of a study add some digits
+        runs = ", ".join(sorted({run.folder.name.removeprefix(name) for run in self.taken.values()}))
+        return f"With more updates or rows ({name}{runs}): {self.cells_in_words(self.taken)}." if self.taken else ""
 
     @property
     def warning(self) -> str:
@@ -45,9 +45,9 @@ class Joined(View):
         return " ".join(filter(None, (self.borrowed, super().warning)))
 
 
-def _is_better(own: pd.DataFrame, fits: pd.DataFrame) -> bool:
-    statuses, longer = set(own["status"]), fits["steps"].max() > own["steps"].max()
+def _is_better(ours: pd.DataFrame, fits: pd.DataFrame) -> bool:
+    statuses, longer = set(ours["status"]), fits["steps"].max() > ours["steps"].max()
     if not ("skipped" in statuses or (UNMIXED in statuses and longer)):
         return False
-    rows, theirs = (set(of[ALIKE].dropna().itertuples(index=False, name=None)) for of in (own, fits))
-    return (fits["status"] == "done").all() and set(fits["split"]) == set(own["split"]) and rows <= theirs
+    rows, theirs = (set(of[ALIKE].dropna().itertuples(index=False, name=None)) for of in (ours, fits))
+    return (fits["status"] == "done").all() and set(fits["split"]) == set(ours["split"]) and rows <= theirs

@@ -293,10 +293,10 @@ def planned(where: Places, study: str, overrides: str) -> Plan:
     """The plan of a study, or of a run of one; UserError for figures and tables that do not exist, too."""
     from gpbench.study.planning import plan as planning
 
-    found = planning.make(where, *planning.study_words(where, study, overrides))
+    plan = planning.make(where, *planning.study_words(where, study, overrides))
     for kind in ("figures", "tables"):
-        names(asdict(found.study), kind)
-    return found
+        names(asdict(plan.study), kind)
+    return plan
 
 
 def names(study: Mapping[str, Any], what: Literal["figures", "tables"]) -> tuple[str, ...]:

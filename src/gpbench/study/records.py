@@ -36,8 +36,8 @@ def digest(content: object, length: int = 16) -> str:
 
 def identify(what: Mapping[str, Any], split: int, replica: int) -> str:
     """Identity of a fit, of the fields of its `What`; `tune` counts only where there is one: older names stay."""
-    told = {key: value for key, value in what.items() if key != "tune" or value}
-    return digest([digest(told), split, replica])
+    counted = {key: value for key, value in what.items() if key != "tune" or value}
+    return digest([digest(counted), split, replica])
 
 
 Setting = bool | int | float | str | list[Any] | None
@@ -195,12 +195,12 @@ class Group(Planned):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one job runs; seconds: those that are predicted; asked: when, in ISO 8601."""
+    """What one job runs; seconds: those that are predicted; requested: when, in ISO 8601."""
 
     batch_id: str
     groups: tuple[Group, ...]
     seconds: float
-    asked: str = ""
+    requested: str = ""
 
 
 @dataclass(frozen=True)

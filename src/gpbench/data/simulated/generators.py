@@ -78,6 +78,6 @@ def draw(item: str) -> Draw:
     x, y = np.asarray(x), np.asarray(y)
     is_table = x.ndim == 2 and y.ndim in (1, 2) and len(x) == len(y) and len(names) == x.shape[1]
     if not is_table or x.dtype.kind not in "iuf" or y.dtype.kind not in "iuf":
-        found = f"x {list(x.shape)}, y {list(y.shape)} and {len(names)} names"
-        raise UserError(f"simulated data set {item!r}: numbers x [N, D], y [N] or [N, P] and D names, not {found}")
+        shapes = f"x {list(x.shape)}, y {list(y.shape)} and {len(names)} names"
+        raise UserError(f"simulated data set {item!r}: numbers x [N, D], y [N] or [N, P] and D names, not {shapes}")
     return x.round(DIGITS), y.round(DIGITS), names

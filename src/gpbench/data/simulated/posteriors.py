@@ -37,9 +37,9 @@ def read(name: str) -> Content:
     return json.loads((FOLDER / f"{name}.json").read_bytes())
 
 
-def labels(found: Content) -> dict[str, str]:
+def labels(content: Content) -> dict[str, str]:
     """What the numbers of psi are called in chains, `psi[0]` -> `log lengthscale 1`."""
-    problem = found["settings"]["problem"]
+    problem = content["settings"]["problem"]
     size = len(problem["psi"])
     if problem["likelihood"] == "gaussian":
         called = ["log sigma", "log lambda", *_numbered("log tau", size - 2)]
@@ -55,6 +55,6 @@ def _numbered(name: str, size: int) -> list[str]:
 
 def draw(name: str) -> Draw:
     """Its data, as those of a simulated data set."""
-    found = read(name)
-    x = np.array(found["x"])
-    return x, np.array(found["y"]), [f"x{i}" for i in range(x.shape[1])]
+    content = read(name)
+    x = np.array(content["x"])
+    return x, np.array(content["y"]), [f"x{i}" for i in range(x.shape[1])]

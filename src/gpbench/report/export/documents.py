@@ -48,8 +48,8 @@ def texts(root: Path, runs: list[Counterparts], views: list[Joined]) -> dict[Pat
     for view in views:
         contents |= {view.folder / "tables" / f"{name}.md": to_markdown(table(view, name)) for name in TABLES}
         pictures = "\n".join(f"![{name}](figures/{name}.png)\n\n{registry.FIGURES[name].caption}\n" for name in FIGURES)
-        said = comparisons.to_markdown(comparisons.statistics(view), view)
-        contents[view.folder / "statistics.md"] = f"{said}\n## Figures\n\n{pictures}"
+        statistics = comparisons.to_markdown(comparisons.statistics(view), view)
+        contents[view.folder / "statistics.md"] = f"{statistics}\n## Figures\n\n{pictures}"
     readme, card = root / "README.md", all_runs.read(root / "docs" / "scorecard" / "scorecard.csv")
     pages = finding.pages(root, card, runs)
     pages["protocol"] = protocol.ledger([run.view for run in runs], card, root / "published/per_split")
@@ -73,9 +73,9 @@ def filled(text: str, blocks: dict[str, str]) -> str:
 def joined(runs: list[Counterparts]) -> list[Joined]:
     """RUNS, with cells of others of their studies that differ in updates, a limit of rows, or the trainer alone."""
     by_name = {run.view.folder.name: run for run in runs}
-    own = [by_name[name] for name in RUNS]
+    base = [by_name[name] for name in RUNS]
     others = [run for run in runs if all(LONGER.fullmatch(word) for word in run.settings.split())]
-    return [Joined(one.view, [run.view for run in others if run.study == one.study and run is not one]) for one in own]
+    return [Joined(one.view, [run.view for run in others if run.study == one.study and run is not one]) for one in base]
 
 
 def summary(view: Joined) -> str:

@@ -36,9 +36,9 @@ class Nothing(Exception):
     """Why there is nothing to draw."""
 
 
-def require(found: object, reason: str = NOTHING_FINISHED) -> None:
+def require(drawable: object, reason: str = NOTHING_FINISHED) -> None:
     """Raise Nothing, of which `figures.drawn` makes an empty figure, where nothing was found."""
-    if not found:
+    if not drawable:
         raise Nothing(reason)
 
 
@@ -122,11 +122,11 @@ def empty(reason: str) -> Figure:
 
 def probed(view: View, content: str, *probes: str) -> list[pd.DataFrame]:
     """The results of probes; raises Nothing where a study lacks some."""
-    found = [view.probe(probe) for probe in probes]
+    results = [view.probe(probe) for probe in probes]
     files = " or ".join(f"{probe}.parquet" for probe in probes)
     request = f"`probes: [{', '.join(probes)}]` of the study"
-    require(all(map(len, found)), f"No {content}: {files} is missing, or no fit is finished\n({request}).")
-    return found
+    require(all(map(len, results)), f"No {content}: {files} is missing, or no fit is finished\n({request}).")
+    return results
 
 
 def write_reason(axis: Axes, reason: str) -> None:

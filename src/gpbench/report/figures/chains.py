@@ -93,8 +93,8 @@ def ranks(view: View) -> Figure:
     for ((dataset, method), drawn), axis in zip(cells, axes, strict=True):
         first = drawn[drawn["quantity"] == drawn["quantity"].iloc[0]]
         shares = by_chain(first)
-        total, own = len(first), len(first) // len(shares)
-        low, high = np.divide(hypergeom.interval(0.95, total, total // BINS, own), own / BINS)
+        total, per_chain = len(first), len(first) // len(shares)
+        low, high = np.divide(hypergeom.interval(0.95, total, total // BINS, per_chain), per_chain / BINS)
         axis.axhspan(low, high, color=canvas.GREY, alpha=0.2, linewidth=0)
         for chain, share in shares.items():
             axis.stairs(share, np.linspace(0, 1, BINS + 1), color=looks[chain].color, linewidth=0.9)

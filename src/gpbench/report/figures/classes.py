@@ -45,10 +45,10 @@ def classes(view: View) -> Figure:
 def _contours(axis: Axes, rows: pd.DataFrame, looks: dict[int, canvas.Look]) -> None:
     """Training rows, and probabilities averaged over chains, which share their training rows."""
     for number, look in looks.items():
-        own = rows[rows["class"] == number]
-        data = own[(own["layer"] == 0) & (own["p"] == 1) & (own["fit_id"] == own["fit_id"].iloc[0])]
+        part = rows[rows["class"] == number]
+        data = part[(part["layer"] == 0) & (part["p"] == 1) & (part["fit_id"] == part["fit_id"].iloc[0])]
         axis.scatter(data["x0"], data["x1"], c=look.color, s=1.5, linewidths=0, alpha=0.5, rasterized=True)
-        p = own[own["layer"] == 1].groupby(["x1", "x0"])["p"].mean().unstack()
+        p = part[part["layer"] == 1].groupby(["x1", "x0"])["p"].mean().unstack()
         axis.contour(p.columns, p.index, p, LEVELS, colors=look.color, linewidths=(0.6, 0.9, 1.2))
     axis.grid(False)
     axis.set(xlabel=rows["x0_name"].iloc[0], ylabel=rows["x1_name"].iloc[0])
@@ -65,8 +65,8 @@ def _two_functions(axis: Axes, rows: pd.DataFrame) -> None:
     correlation = [np.corrcoef(v[m, a], v[m, b])[0, 1] for m, a, b in pairs]
     m, a, b = pairs[int(np.argmax(np.nan_to_num(np.abs(correlation))))]  # NaN: of a value that never moved
     for chain, look in canvas.chain_looks(rows["replica"]).items():
-        own = v.loc[chain]
-        axis.plot(own[m, a], own[m, b], ".", color=look.color, markersize=2)
+        of_chain = v.loc[chain]
+        axis.plot(of_chain[m, a], of_chain[m, b], ".", color=look.color, markersize=2)
     _note(axis, f"input {m + 1}, correlation {np.corrcoef(v[m, a], v[m, b])[0, 1]:.2f}")
     axis.set(xlabel=f"v of function {a}", ylabel=f"v of function {b}")
 

@@ -83,8 +83,8 @@ def rank_by_budget(view: View) -> Figure:
     """Mean rank against training hours, a line a method; runs: folders beside the view's, and committed ones."""
     runs = runs_of(view)
     ranked = mean_ranks(runs)
-    found = ", ".join(str(run.study["budget"]) for run in runs)
-    reason = f"No comparison: runs of this study that share cells have one budget only ({found})."
+    budgets = ", ".join(str(run.study["budget"]) for run in runs)
+    reason = f"No comparison: runs of this study that share cells have one budget only ({budgets})."
     canvas.require(ranked["budget"].nunique() > 1, reason)
     figure, ((axis,),) = canvas.panels(1, 1, 3.2)
     for look, rows in canvas.by_method(view, ranked):

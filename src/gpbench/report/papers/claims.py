@@ -65,20 +65,20 @@ class Result:
 def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidence]:
     """Citation key -> claims, for the files of a folder; UserError for what no study or published number has."""
     evidence = {path.stem: config.read(Evidence, path) for path in sorted(folder.glob("[!.]*.yaml"))}
-    for key, found in evidence.items():
+    for key, paper in evidence.items():
         where = str(folder / f"{key}.yaml")
         config.require_option(conf, "paper", key, where)
-        _check(conf, found.claims, where)
-        for number, explanation in enumerate(found.explanations, 1):
+        _check(conf, paper.claims, where)
+        for number, explanation in enumerate(paper.explanations, 1):
             rows_of(explanation, published[published["source"] == key], f"explanation {number} of {where}")
     return evidence
 
 
 def ours(path: Path, conf: Path) -> list[Claim]:
     """Our own claims about methods; UserError as for those of papers."""
-    found = config.read(Findings, path).claims
-    _check(conf, found, str(path))
-    return found
+    claims = config.read(Findings, path).claims
+    _check(conf, claims, str(path))
+    return claims
 
 
 def _check(conf: Path, claims: list[Claim], path: str) -> None:
@@ -90,8 +90,8 @@ def _check(conf: Path, claims: list[Claim], path: str) -> None:
             config.require_known("study", comparison.studies, config.options(conf, "study"), where)
             plans = [_plan(conf, name) for name in comparison.studies]
             if len(protocols := {plan.protocol for plan in plans}) != 1:
-                found = " and ".join(sorted(protocols)) or "none"
-                raise UserError(f"{where}: its studies must share one protocol, not {found}")
+                names = " and ".join(sorted(protocols)) or "none"
+                raise UserError(f"{where}: its studies must share one protocol, not {names}")
             config.require_known("metric", [comparison.metric], METRICS, where)
             for plan in plans:
                 config.require_known("method", comparison.methods, plan.methods, where)
@@ -112,10 +112,10 @@ def rows_of(explanation: Explanation, rows: pd.DataFrame, where: str = "") -> pd
     With `where`, UserError with the nearest name for one that no row has."""
     for column in ("item", "dataset", "method_printed", "setting", "metric_printed"):
         if value := getattr(explanation, column):
-            found = rows[rows[column] == value]
-            if where and found.empty:
+            matching = rows[rows[column] == value]
+            if where and matching.empty:
                 raise unknown(column, value, rows[column].unique(), where)
-            rows = found
+            rows = matching
     return rows
 
 
@@ -129,9 +129,9 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
         for dataset in comparison.datasets or dict.fromkeys(name for plan in plans for name in plan.datasets):
             sides = ([s for r in among if (s := r.by_run(m, dataset, comparison.metric))] for m in comparison.methods)
             blank = Result(comparison, dataset, protocol)
-            found = [_paired(a, b, blank) for a, b in product(*sides) if _alike(a.run, b.run)]
-            results.append(max(found, key=_weight, default=blank))
-    paper, ours = (_decided([r for r in results if (r.protocol == OURS) == own]) for own in (False, True))
+            candidates = [_paired(a, b, blank) for a, b in product(*sides) if _alike(a.run, b.run)]
+            results.append(max(candidates, key=_weight, default=blank))
+    paper, ours = (_decided([r for r in results if (r.protocol == OURS) == is_ours]) for is_ours in (False, True))
     return paper + ours
 
 

@@ -35,18 +35,18 @@ RULES = (
 
 def pages(root: Path, card: pd.DataFrame, runs: list[Counterparts]) -> dict[str, str]:
     """Citation key -> page, for every file of published/claims; card: the scorecard, with '' where it has no text."""
-    found = claims.read(root / "published" / "claims", root / "conf", card)
-    errata = (root / "docs" / "errata.md").read_text(encoding="utf-8") if found else ""
+    papers = claims.read(root / "published" / "claims", root / "conf", card)
+    errata = (root / "docs" / "errata.md").read_text(encoding="utf-8") if papers else ""
     return {
         key: page(key, evidence, card[card["source"] == key], runs, root / "conf", _errata(errata, key))
-        for key, evidence in found.items()
+        for key, evidence in papers.items()
     }
 
 
-def bullets(found: list[Claim], runs: list[Counterparts], conf: Path) -> str:
+def bullets(ours: list[Claim], runs: list[Counterparts], conf: Path) -> str:
     """Our findings as a list: each sentence, its conditions, and on which data sets it holds, with the differences."""
     lines = []
-    for claim in found:
+    for claim in ours:
         results = claims.judge(claim, runs, conf)
         kinds = {kind: [r for r in results if r.kind == kind] for kind in dict.fromkeys(r.kind for r in results)}
         by_dataset = (f"{kind} on {_datasets(same, 1 if kind == UNDECIDED else MANY)}" for kind, same in kinds.items())
@@ -117,7 +117,7 @@ def _claims(evidence: Evidence, judged: list[list[Result]]) -> list[str]:
     """The claims with their verdict under both protocols, then every difference behind them."""
     rows, differences = [], []
     for i, (claim, results) in enumerate(zip(evidence.claims, judged, strict=True), 1):
-        paper, ours = ([r for r in results if (r.protocol == OURS) == own] for own in (False, True))
+        paper, ours = ([r for r in results if (r.protocol == OURS) == is_ours] for is_ours in (False, True))
         cells = [claims.described(paper), claims.described(ours)] if results else [f"untested: {claim.untested}", "-"]
         rows.append([i, claim.claim, claim.where, *cells])
         differences += [[i, *_difference(result)] for result in results if result.difference]
@@ -156,8 +156,8 @@ def _evidence(result: Result) -> str:
 def _headline(judged: list[list[Result]]) -> str:
     """How many claims have which verdict under either protocol."""
     texts = []
-    for own, name in ((False, "the paper's protocol"), (True, f"protocol {OURS}")):
-        parts = [part for results in judged if (part := [r for r in results if (r.protocol == OURS) == own])]
+    for is_ours, name in ((False, "the paper's protocol"), (True, f"protocol {OURS}")):
+        parts = [part for results in judged if (part := [r for r in results if (r.protocol == OURS) == is_ours])]
         kinds = pd.Series([claims.verdict(part) for part in parts], dtype=object).value_counts()
         numbers = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
         texts.append(f"under {name}, of {count(len(parts), 'claim')}: {numbers}" if parts else f"none under {name}")

@@ -29,11 +29,11 @@ def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
     """The caption is written beside the figure and into the properties of the PDF."""
     from gpbench.report.figures import draw, save
 
-    heading, caption = title(item), FIGURES[item.figure].caption
-    properties = {"Title": heading, "Subject": f"{caption} {provenance(view, item)}", "Creator": "gpbench"}
-    paths = save(draw(view, item.figure), folder / item.name, pdf=properties)
-    texts = map(escape_markdown, (heading, caption, provenance(view, item)))
-    return [*paths, write_text(folder / f"{item.name}.md", "**{}**\n\n{}\n\n{}\n".format(*texts))]
+    caption = " ".join(filter(None, (FIGURES[item.figure].caption, view.failing, view.still_improving)))
+    texts = title(item), caption, provenance(view, item)
+    pdf = {"Title": texts[0], "Subject": " ".join(texts[1:]), "Creator": "gpbench"}
+    text = "**{}**\n\n{}\n\n{}\n".format(*map(escape_markdown, texts))
+    return [*save(draw(view, item.figure), folder / item.name, pdf=pdf), write_text(folder / f"{item.name}.md", text)]
 
 
 def _published(view: View, item: Named, folder: Path) -> Table:
@@ -71,6 +71,6 @@ def provenance(view: View, item: Named) -> str:
 def command(view: View, item: Named) -> str:
     """What makes an item again, with the overrides that its run has besides the item's own."""
     _, overrides = config.command_words(view.study["command"])
-    own = set(shlex.split(item.overrides))
-    more = config.joined(word for word in shlex.split(overrides) if word not in own)
+    of_item = set(shlex.split(item.overrides))
+    more = config.joined(word for word in shlex.split(overrides) if word not in of_item)
     return f"snakemake --cores 2 {item.target}" + (f" --config overrides={shlex.quote(more)}" if more else "")

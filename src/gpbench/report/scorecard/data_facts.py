@@ -30,5 +30,5 @@ def judged(printed: PublishedNumber, conf: Path) -> Judgement | None:
         return None
     difference = ours - printed.value
     verdict = verdicts.judge(difference, difference, printed.rounding, "")
-    found = replace(not_run(printed), ours=float(ours), ours_n=1, difference=difference, verdict=verdict)
-    return replace(found, lower=difference, upper=difference, margin=printed.rounding, compared="a fact of the data")
+    result = replace(not_run(printed), ours=float(ours), ours_n=1, difference=difference, verdict=verdict)
+    return replace(result, lower=difference, upper=difference, margin=printed.rounding, compared="a fact of the data")

@@ -128,17 +128,17 @@ def _by_split(folder: Path, rows: pd.DataFrame) -> list[dict[int, float]]:
     file says of no row or without scores."""
     names = (rows["method_printed"] + " " + rows["setting"]).str.strip()
     keys = [*zip(rows["source"], names, rows["protocol"], rows["dataset"], rows["ours_metric"], strict=True)]
-    found: dict[tuple[str, ...], dict[int, float]] = dict.fromkeys(keys, {})
+    by_key: dict[tuple[str, ...], dict[int, float]] = dict.fromkeys(keys, {})
     for stem in sorted({path.stem for path in folder.glob("[!.]*")}):
         whose, scores = config.printed_splits(folder, stem), released(folder / f"{stem}.csv")
         for dataset in whose.paired if whose.printed else ():
             splits = {split: scores[name, split] for name, split in scores if name == dataset}
             key = (whose.reference, whose.printed, whose.protocol, dataset)
-            metrics = [metric for metric in next(iter(splits.values()), ()) if (*key, metric) in found]
+            metrics = [metric for metric in next(iter(splits.values()), ()) if (*key, metric) in by_key]
             if not metrics:
                 raise UserError(f"{folder}/{stem}: no score or no row {whose.printed!r} of {dataset}; correct `paired`")
-            found |= {(*key, m): {split: score[m] for split, score in splits.items()} for m in metrics}
-    return [found[key] for key in keys]
+            by_key |= {(*key, m): {split: score[m] for split, score in splits.items()} for m in metrics}
+    return [by_key[key] for key in keys]
 
 
 def rounding(printed: str | float) -> float:

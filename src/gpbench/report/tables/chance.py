@@ -18,10 +18,10 @@ def chance(view: View) -> Table:
     points = view.points[view.points["task"] == "multiclass"]
     for dataset in view.datasets_of("multiclass"):
         for method in view.methods:
-            own = points[(points["dataset"] == dataset) & (points["method"] == method)]
-            if len(own):
-                probabilities = [name for name in own.filter(regex=r"^p\d+$") if own[name].notna().all()]
-                means = own.groupby(["split", "row"])[["y", *probabilities]].mean()  # over the fits of a split
+            of_cell = points[(points["dataset"] == dataset) & (points["method"] == method)]
+            if len(of_cell):
+                probabilities = [name for name in of_cell.filter(regex=r"^p\d+$") if of_cell[name].notna().all()]
+                means = of_cell.groupby(["split", "row"])[["y", *probabilities]].mean()  # over the fits of a split
                 scores = against_chance(means[probabilities].to_numpy(), means["y"].to_numpy().astype(int))
                 rows.append({"dataset": dataset, "method": method, **scores})
     data = pd.DataFrame(rows, columns=None if rows else ["dataset", "method", "accuracy", "chi_squared", "p", "pairs"])

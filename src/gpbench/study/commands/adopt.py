@@ -185,8 +185,8 @@ def _refitted_by(checkout: Path, item: Evidence) -> dict[str, float]:
         except OSError as error:
             raise UserError(f"{python} cannot be run ({error.strerror}); `make .venv/.ok` in {checkout}") from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}, and no message"
-        raise UserError(f"{checkout} cannot refit {_name(item)}: {said.splitlines()[-1]}")
+        message = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}, and no message"
+        raise UserError(f"{checkout} cannot refit {_name(item)}: {message.splitlines()[-1]}")
     result = json.loads(done.stdout)
     made_by = item.source.fit_id if isinstance(item.source, FitRecord) else item.source["fit_id"]
     if result["fit_id"] != made_by:

@@ -23,14 +23,14 @@ def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
     """Refit the first finished split of each cell by gradients that has no certificate; a line for each cell.
 
     Raises UserError where no such fit is in the store."""
-    store, found = Store(where.store), False
+    store, has_fit = Store(where.store), False
     for cell in planning.make(where, *planning.study_words(where, study, overrides)).cells:
         if cell.skip or cell.sampler or cell.what.steps is None:
             continue
         if record := next((r for fit in cell.fits if (r := store.done(fit.fit_id))), None):
-            found = True
+            has_fit = True
             yield f"{cell.method} on {cell.address.dataset}, split {record.split}: {_certified(where, store, record)}"
-    if not found:
+    if not has_fit:
         raise UserError(f"study {study!r} has no finished fit by gradients in the store; run it first")
 
 

@@ -222,8 +222,8 @@ def _kind(part: pd.DataFrame, dataset: Dataset, place: str) -> tuple[list[str], 
     drawn = [name for name in part if SAMPLE.fullmatch(name)]
     kinds = {"mean and sd": {"mean", "sd"} <= set(part), "quantiles": bool(levels), "samples": bool(drawn)}
     if sum(kinds.values()) != 1:
-        found = " and ".join(kind for kind, present in kinds.items() if present) or "none of them"
-        raise UserError(f"{place}: give mean and sd, or quantiles q05, q50, ..., or samples s0, s1, ...; found {found}")
+        shown = " and ".join(kind for kind, present in kinds.items() if present) or "none of them"
+        raise UserError(f"{place}: give mean and sd, or quantiles q05, q50, ..., or samples s0, s1, ...; found {shown}")
     if kinds["quantiles"]:
         names = sorted(levels, key=lambda name: levels[name])
         if levels[names[-1]] <= 0.01:

@@ -47,8 +47,8 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
         resolved = resolve(where, "default", shlex.join(overrides))
     except UserError as error:  # a given value may be wrong, and not the study's file, which was not named
         keys = "|".join({*CHOICES, *VALUES} & values.keys())
-        told = re.sub(rf"^study 'default' \(.*?yaml\)(?=.*\b({keys})\b)", "gpbench fit", str(error))
-        raise UserError(told) from error
+        message = re.sub(rf"^study 'default' \(.*?yaml\)(?=.*\b({keys})\b)", "gpbench fit", str(error))
+        raise UserError(message) from error
     if resolved.remarks:
         raise UserError(f"{resolved.remarks[0]}: `tunable` of its file names no ranges; leave tune out")
     cell = resolved.cells[0]

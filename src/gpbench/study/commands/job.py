@@ -45,8 +45,8 @@ def run_groups(groups: tuple[Group, ...], where: Places, waits: bool = True) -> 
     store.sweep()
     require_device(groups)
     store.move_damaged(fit.fit_id for group in groups for fit in group.fits)
-    there = remote.fits()
-    pending = [g for g in groups if not all(store.has(fit.fit_id) or fit.fit_id in there for fit in g.fits)]
+    elsewhere = remote.fits()
+    pending = [g for g in groups if not all(store.has(fit.fit_id) or fit.fit_id in elsewhere for fit in g.fits)]
     data = {group.address.dataset: str(group.what.data.md5) for group in pending}
     loaded = {name: tables.load(where.prepared_file(name), md5) for name, md5 in data.items()}
     for group in pending:
@@ -95,7 +95,7 @@ def run_words(where: Places, words: list[str], by_hand: bool = False) -> tuple[F
     if groups:
         with stopping.by_hand() if by_hand else nullcontext():
             run_groups(groups, where)
-        if stopping.asked() and not store.has(fit_id):
+        if stopping.is_requested() and not store.has(fit_id):
             raise KeyboardInterrupt
     if not remote.pull(store, fit_id):
         log = f"; log: {store.work(groups[0].group_id) / 'log.txt'}" if groups else ""

@@ -115,13 +115,13 @@ class Model:
             return
         try:
             change = self._change()
-            found = "" if change <= SAME else f"predicts its test rows up to {change:.2g} sd (of classes: p) away"
+            fault = "" if change <= SAME else f"predicts its test rows up to {change:.2g} sd (of classes: p) away"
         except Exception as error:  # noqa: BLE001 - other code may stumble over a model anywhere
-            found = f"cannot use it ({type(error).__name__}: {error})"
-        if found:
+            fault = f"cannot use it ({type(error).__name__}: {error})"
+        if fault:
             source = f"commit {record.provenance.commit[:7]}" if record.provenance.commit else "other code"
             remedy = f"`gpbench why {record.fit_id}` names what moved: fit it again, or use that code"
-            raise UserError(f"fit {record.fit_id} was made by {source}; today's code {found}; {remedy}")
+            raise UserError(f"fit {record.fit_id} was made by {source}; today's code {fault}; {remedy}")
 
     def _change(self) -> float:
         """Largest change of a mean or an sd, in sd, or of a probability, of a test row since the fit was made."""
@@ -132,15 +132,15 @@ class Model:
         return float(((today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)).max(skipna=False))
 
 
-def _dataset(where: Places, record: FitRecord, asked: str) -> Dataset:
+def _dataset(where: Places, record: FitRecord, requested: str) -> Dataset:
     """The data set that was asked for, or else that of a fit's record. UserError where it is not there any more, has
     other data, or, not asked for, is one of several that give the fit's arrays different names."""
-    name = asked or record.address.dataset
+    name = requested or record.address.dataset
     require_entry(where, name, f"fit {record.fit_id}")
     dataset: Dataset = config.compose(where.conf, "dataset", name)
     if prepared(dataset) != record.what.data:
         raise UserError(f"fit {record.fit_id} was made of other data than {name} has today (or its task); fit it again")
-    if asked:
+    if requested:
         return dataset
     md5, entries = str(dataset.md5), config.options(where.conf, "dataset").items()
     alike = [n for n, path in entries if where.prepared_file(n).is_file() and md5 in path.read_text(encoding="utf-8")]
@@ -153,9 +153,9 @@ def _dataset(where: Places, record: FitRecord, asked: str) -> Dataset:
 
 def _names(where: Places, dataset: str) -> str:
     """Columns and classes of a prepared data set."""
-    found, header = config.compose(where.conf, "dataset", dataset), tables.header(where.prepared_file(dataset))
-    several = found.source.targets[1:] and found.source.targets  # one alone names no column
-    return f"{header['inputs']} {several} {found.classes} {found.source.categories}"
+    configured, header = config.compose(where.conf, "dataset", dataset), tables.header(where.prepared_file(dataset))
+    several = configured.source.targets[1:] and configured.source.targets  # one alone names no column
+    return f"{header['inputs']} {several} {configured.classes} {configured.source.categories}"
 
 
 def require_finite(predictions: pd.DataFrame | np.ndarray) -> None:

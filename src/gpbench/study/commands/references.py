@@ -29,12 +29,12 @@ def listing() -> list[str]:
     return [described(name, posteriors.read(name)) for name in posteriors.names()]
 
 
-def described(name: str, found: Content) -> str:
-    settings, values = found["settings"], found["quantities"].values()
-    held = f" given {', '.join(found['held'])}" if found["held"] else ""
+def described(name: str, content: Content) -> str:
+    settings, values = content["settings"], content["quantities"].values()
+    held = f" given {', '.join(content['held'])}" if content["held"] else ""
     drawn = f"{settings['chains']} x {settings['problem']['draws']} draws"
     return (
-        f"{name}: {settings['problem']['likelihood']}, {len(found['y'])} rows, {len(values)} numbers{held}; {drawn}, "
+        f"{name}: {settings['problem']['likelihood']}, {len(content['y'])} rows, {len(values)} numbers{held}; {drawn}, "
         f"R-hat at most {max(value['r_hat'] for value in values):.4f}, bulk ESS at least "
         f"{min(value['ess_bulk'] for value in values):.0f}, {settings['divergent']} divergent"
     )
@@ -44,24 +44,24 @@ def scores(where: Places, name: str, table: Path | None) -> Iterator[tuple[str, 
     """The sampler and a row for each number it shares with the reference: of a CSV file, or of the chains in the store.
 
     Raises UserError where there is nothing to score."""
-    found = posteriors.read(name)
-    drawn = {str(table): of_csv(table, found)} if table else of_store(Store(where.store), name, found)
+    content = posteriors.read(name)
+    drawn = {str(table): of_csv(table, content)} if table else of_store(Store(where.store), name, content)
     for sampler, draws in drawn.items():
-        rows = {number: compare(values, found["quantities"][number]) for number, values in draws.items()}
+        rows = {number: compare(values, content["quantities"][number]) for number, values in draws.items()}
         yield sampler, pd.DataFrame.from_dict(rows, orient="index").rename_axis("number").reset_index()
 
 
-def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
+def of_csv(path: Path, content: Content) -> dict[str, np.ndarray]:
     """Number -> draws `[chains, T]` of a table: columns `psi[0]` or `log lengthscale`, and perhaps one `chain`."""
     table = formats.frame(path)
     if "chain" in table and table["chain"].isna().any():
         raise UserError(f"{path}: column 'chain' has empty cells")
     chains = [part for _, part in table.groupby("chain")] if "chain" in table else [table]
-    known = _known([str(column) for column in table], found)
+    known = _known([str(column) for column in table], content)
     if table.empty:
         raise UserError(f"{path} has no draws below its header")
     if not known:
-        raise UserError(f"{path} has columns {', '.join(map(str, table.columns[:5]))}, {_wanted(found)}")
+        raise UserError(f"{path} has columns {', '.join(map(str, table.columns[:5]))}, {_wanted(content)}")
     for column in known.values():
         values = table[column]
         numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
@@ -69,7 +69,7 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
             raise UserError(f"{path}: column {column!r} holds what is no finite number, or one beyond {LARGEST:g}")
     if unknown := [str(column) for column in table if column not in {"chain", *known.values()}]:
         print(f"{path}: {', '.join(unknown[:5])} {'are' if len(unknown) > 1 else 'is'} no number of the reference")
-    for number, label in posteriors.labels(found).items():
+    for number, label in posteriors.labels(content).items():
         if number in table and label in table and number != label:
             raise UserError(f"{path}: columns {number!r} and {label!r} are the same number; leave one out")
     shortest = min(map(len, chains))
@@ -80,7 +80,7 @@ def of_csv(path: Path, found: Content) -> dict[str, np.ndarray]:
     return {number: np.stack([part[column][:shortest] for part in chains]) for number, column in known.items()}
 
 
-def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.ndarray]]:
+def of_store(store: Store, name: str, content: Content) -> dict[str, dict[str, np.ndarray]]:
     """Draws of done fits of kind `sample` on the reference's data: sampler -> number -> `[chains, T]`, 500 at most."""
     dataset, chains = posteriors.PREFIX + name, dict[tuple[str, str], list[dict[str, np.ndarray]]]()
     if name not in posteriors.whole():
@@ -91,7 +91,7 @@ def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.
             continue
         store.verified(record.fit_id)
         chain = arrays.read(store.folder(record.fit_id), "chain")
-        if reason := _unlike(record, chain, found):
+        if reason := _unlike(record, chain, content):
             print(f"{record.fit_id} ({record.label}) is left out: {reason}")
             continue
         label = f"{record.label} ({record.address.budget}, {record.what.steps} steps)"
@@ -105,51 +105,51 @@ def of_store(store: Store, name: str, found: Content) -> dict[str, dict[str, np.
     drawn = {}
     for (label, hyper), parts in chains.items():
         names = parts[0]["names"].tolist()
-        places = {number: names.index(column) for number, column in _known(names, found).items()}
+        places = {number: names.index(column) for number, column in _known(names, content).items()}
         shortest = min(len(part["every"]) for part in parts)
-        said = f"{label}: {settings[label, hyper] or 'as it is configured'}" if alike[label] > 1 else label
-        drawn[said] = {
+        sampler = f"{label}: {settings[label, hyper] or 'as it is configured'}" if alike[label] > 1 else label
+        drawn[sampler] = {
             number: np.stack([part["every"][:shortest, place].astype(float) for part in parts])
             for number, place in places.items()
         }
     return drawn
 
 
-def _unlike(record: FitRecord, chain: Mapping[str, np.ndarray], found: Content) -> str:
+def _unlike(record: FitRecord, chain: Mapping[str, np.ndarray], content: Content) -> str:
     """Why a chain is not one of the reference's posterior, or cannot be compared with it; '' where it is one."""
-    if other := _other_model(record.what.method.hyper, found) or _other_data(record.what, found):
+    if other := _other_model(record.what.method.hyper, content) or _other_data(record.what, content):
         return f"its {other} is not that of the reference"
-    if not _known(chain["names"].tolist(), found):
-        return f"it samples {', '.join(chain['names'].tolist()[:5])}, {_wanted(found)}"
+    if not _known(chain["names"].tolist(), content):
+        return f"it samples {', '.join(chain['names'].tolist()[:5])}, {_wanted(content)}"
     drawn = len(chain["every"])
     return f"it has {count(drawn, 'draw')}, fewer than {FEWEST_DRAWS}" if drawn < FEWEST_DRAWS else ""
 
 
-def _known(columns: list[str], found: Content) -> dict[str, str]:
+def _known(columns: list[str], content: Content) -> dict[str, str]:
     """Number of the reference -> the column that holds it."""
-    labels = posteriors.labels(found)
-    names = {number: (number, labels.get(number, number)) for number in found["quantities"]}
+    labels = posteriors.labels(content)
+    names = {number: (number, labels.get(number, number)) for number in content["quantities"]}
     return {number: column for number, both in names.items() for column in both if column in columns}
 
 
-def _wanted(found: Content) -> str:
-    return f"none of which is one of {', '.join(list(found['quantities'])[:3])}, ..."
+def _wanted(content: Content) -> str:
+    return f"none of which is one of {', '.join(list(content['quantities'])[:3])}, ..."
 
 
-def _other_data(what: What, found: Content) -> str:
+def _other_data(what: What, content: Content) -> str:
     """Which part of a protocol makes other data of the reference's: its scaling, or its number of training rows."""
     if {what.protocol.inputs, what.protocol.targets} != {"as they are"}:
         return "scaling"
-    return "number of rows" if getattr(what.protocol.splits, "train", None) != len(found["y"]) else ""
+    return "number of rows" if getattr(what.protocol.splits, "train", None) != len(content["y"]) else ""
 
 
-def _other_model(hyper: Mapping[str, object], found: Content) -> str:
+def _other_model(hyper: Mapping[str, object], content: Content) -> str:
     """The first setting by which a method's model is another one than the reference's; empty where there is none.
 
     Settings that a method does not have are not compared; without likelihood and priors its model is another one."""
     if not {"likelihood", "rate"} & hyper.keys():
         return "model"
-    problem, inputs, called = found["settings"]["problem"], len(found["x"][0]), posteriors.labels(found).values()
+    problem, inputs, called = content["settings"]["problem"], len(content["x"][0]), posteriors.labels(content).values()
     (_, shape, rate), (law, scale_shape, scale_rate) = problem["lengthscale"], problem["variance"]
     wanted = {
         "likelihood": problem["likelihood"],
@@ -164,10 +164,10 @@ def _other_model(hyper: Mapping[str, object], found: Content) -> str:
         "variance_rate": scale_rate,
         "outputscale": None,
     }
-    own = {"lengthscale_rate": inputs**-0.5} | {key: value for key, value in hyper.items() if value is not None}
+    given = {"lengthscale_rate": inputs**-0.5} | {key: value for key, value in hyper.items() if value is not None}
     for key, value in wanted.items():
-        close = isinstance(value, float) and isinstance(own.get(key), int | float) and math.isclose(value, own[key])
-        if key in hyper and value != own.get(key) and not close:
+        close = isinstance(value, float) and isinstance(given.get(key), int | float) and math.isclose(value, given[key])
+        if key in hyper and value != given.get(key) and not close:
             return key
     return ""
 
@@ -181,7 +181,7 @@ def lines(sampler: str, rows: pd.DataFrame) -> list[str]:
     if not (r_hat <= LARGEST_R_HAT and ess >= LEAST_ESS):
         verdict = f"too short to tell (R-hat must be at most {LARGEST_R_HAT}, bulk ESS at least {LEAST_ESS:.0f})"
     mean, sd = rows.loc[z.idxmax()], rows.loc[spread.idxmax()]
-    said = [
+    texts = [
         f"{sampler}: {len(rows)} numbers, {verdict}: largest |z| of a mean {z.max():.2f} ({mean['number']}), of an sd "
         f"{spread.max():.2f} ({sd['number']}, ratio {sd['sd_ratio']:.3f} ± {sd['sd_ratio_error']:.3f}); {bound:.2f} is "
         f"exceeded by chance once in a hundred comparisons; R-hat at most {r_hat:.3f}, bulk ESS at least {ess:.0f}"
@@ -189,5 +189,5 @@ def lines(sampler: str, rows: pd.DataFrame) -> list[str]:
     for row in rows[rows["number"].str.startswith("psi")].itertuples():
         known = f", W {row.wasserstein:.3f} sd ({row.wasserstein_noise:.3f} by chance)"
         apart = "" if math.isnan(row.wasserstein) else known
-        said.append(f"  {row.number}: z {row.z:+.2f}, sd ratio {row.sd_ratio:.3f} ± {row.sd_ratio_error:.3f}{apart}")
-    return said
+        texts.append(f"  {row.number}: z {row.z:+.2f}, sd ratio {row.sd_ratio:.3f} ± {row.sd_ratio_error:.3f}{apart}")
+    return texts

@@ -26,8 +26,8 @@ class Sharing:
         """Take a group from those that are pending, one that nobody is at if there is one.
 
         Waits while others are at all of them, if the job does; None where nothing is left for it, or it is to end."""
-        told = False
-        while pending and not stopping.asked():
+        announced = False
+        while pending and not stopping.is_requested():
             last = pending[:1] if self.waits else []
             group = next(filter(self._take, itertools.chain(filter(self.store.is_free, pending), last)), None)
             if group:
@@ -36,8 +36,8 @@ class Sharing:
                     return group
             elif not self.waits:
                 return None
-            elif not told:
-                told = True
+            elif not announced:
+                announced = True
                 print("gpbench: waiting for other machines, which are at all that is left", file=sys.stderr)
             else:
                 time.sleep(LOOK_SECONDS)

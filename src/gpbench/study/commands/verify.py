@@ -21,7 +21,7 @@ def verify(where: Places) -> tuple[list[str], list[str]]:
         f"{store.root}: {count(len(words), 'fit')}: {', '.join(summary)}, damaged or unreadable {len(damaged)}",
         f"docs/results: {count(len(runs), 'run')}, {count(sum(map(bool, runs.values())), 'damaged one')}",
     ]
-    return damaged + [line for found in runs.values() for line in found], lines
+    return damaged + [line for faults in runs.values() for line in faults], lines
 
 
 def _of_fit(store: Store, fit_id: str) -> str:

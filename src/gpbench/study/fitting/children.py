@@ -42,7 +42,7 @@ def run_group(group: Group, table: Table, where: Places, look: Callable[[Group],
     store = Store(where.store)
     code = _in_child(group, table, where, look)
     missing = [fit for fit in group.fits if not store.has(fit.fit_id)]
-    if not missing or stopping.asked() or code in (STOPPED, UNTOUCHED):
+    if not missing or stopping.is_requested() or code in (STOPPED, UNTOUCHED):
         return
     if len(group.fits) > 1:
         for fit in missing:

@@ -27,20 +27,20 @@ def held(method: Any) -> Any:
     asked_of = CLOSED_FORM if isinstance(method, ClosedFormMethod) else STEPPED | of_chains | SOLVED
     for name, wanted in asked_of.items():
         if hasattr(method, name):
-            asked = f"{type(method).__module__}: {name}", wanted
-            setattr(method, name, functools.partial(_ask, method, getattr(method, name), name, *asked))
+            terms = f"{type(method).__module__}: {name}", wanted
+            setattr(method, name, functools.partial(_ask, method, getattr(method, name), name, *terms))
     return method
 
 
-def _ask(method: Any, call: Callable[..., Any], name: str, asked: str, wanted: str, *words: Any, **named: Any) -> Any:
+def _ask(method: Any, call: Callable[..., Any], name: str, culprit: str, wanted: str, *words: Any, **named: Any) -> Any:
     """What a method answers; UserError where it is none of what is wanted."""
     answer = call(*words, **named)
     if named:  # a method may ask itself by keywords
         words = inspect.signature(call).bind(*words, **named).args
     if not _keeps(name, answer, words) or name == "predict" and not _is_of_task(method, answer):
         shape = f" {list(answer.shape)}" if hasattr(answer, "shape") else ""
-        found = f"{type(answer).__name__}{shape}"
-        raise UserError(f"{asked} returned {found}; it must return {wanted} (docs/adding.md)")
+        returned = f"{type(answer).__name__}{shape}"
+        raise UserError(f"{culprit} returned {returned}; it must return {wanted} (docs/adding.md)")
     if STEPPED.get(name) == STATE:
         _set_apart(answer)
     return answer
@@ -91,8 +91,8 @@ def _set_apart(state: State) -> None:
     several replicas are stacked, they have one anyway."""
     for name, value in state.params.items():
         others = [*(v for k, v in state.params.items() if k != name), *state.buffers.values()]
-        own, theirs = _reach(value), map(_reach, others)
-        if any(max(own.start, other.start) < min(own.stop, other.stop) for other in theirs):
+        span, theirs = _reach(value), map(_reach, others)
+        if any(max(span.start, other.start) < min(span.stop, other.stop) for other in theirs):
             state.params[name] = value.clone()
 
 

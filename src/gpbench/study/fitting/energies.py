@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 
 def report(method: SamplerMethod, state: State, r: int) -> dict[str, float]:
     """What a method reports of chain r, with e_bfmi where its draws of psi and f are those of Hamiltonian dynamics."""
-    found = {name: float(values[r]) for name, values in method.report(state).items()}
+    reported = {name: float(values[r]) for name, values in method.report(state).items()}
     if not {"psi", "f"} <= state.samples.keys():
-        return found
+        return reported
     from gpbench.methods import mcmc_gp  # half a second, for SciPy's laws
     from gpbench.sampling.latent.whitened import Hamiltonian
 
     if not isinstance(method, mcmc_gp.Method):
-        return found
+        return reported
     method.prepare(mcmc_gp.rows_of(state))  # it may have seen no rows since it was resumed, or those of one replica
     if not isinstance(operator := method.operator, Hamiltonian):
-        return found
+        return reported
     model = operator.model.of(torch.tensor([r]))
     kept = zip(state.samples["psi"], state.samples["f"], strict=True)
     values = torch.cat([potential(model, psi[r : r + 1], f[r : r + 1]) for psi, f in kept])
     linalg.events()  # what factors need here is no part of the fit
-    return found | {"e_bfmi": float(e_bfmi(values, model.num_parameters + int(model.weight.sum())))}
+    return reported | {"e_bfmi": float(e_bfmi(values, model.num_parameters + int(model.weight.sum())))}
 
 
 @torch.no_grad()

@@ -159,8 +159,8 @@ class Fit(Loop, LightningModule):
 
     def is_over(self) -> bool:
         """Whether the time cap is reached, or the job is to end soon."""
-        if self.how.max_minutes is None or stopping.asked():
-            return stopping.asked()
+        if self.how.max_minutes is None or stopping.is_requested():
+            return stopping.is_requested()
         over = self.clock.pause() > 60 * self.how.max_minutes
         self.clock.go()
         return over
@@ -223,10 +223,10 @@ class OptimisedFit(Fit):
 
     def judged(self, r: int) -> Convergence:
         """Whether replica r has converged; no objective is judged that single precision rounds by more than a gain."""
-        found, error = self.schedule.judge(r), self.rounding[r]
+        judgement, error = self.schedule.judge(r), self.rounding[r]
         if error < LARGEST_GAIN:
-            return found
-        return Convergence(NOT_JUDGED, found.gain, f"float32 changes the objective by {error:.2g} nats a datum")
+            return judgement
+        return Convergence(NOT_JUDGED, judgement.gain, f"float32 changes the objective by {error:.2g} nats a datum")
 
     @functools.cached_property
     @torch.no_grad()

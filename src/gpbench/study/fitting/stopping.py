@@ -57,7 +57,7 @@ def _ask(latest: float) -> None:
             os.kill(pid, signal.SIGUSR1)
 
 
-def asked() -> bool:
+def is_requested() -> bool:
     """Whether this process is to end soon."""
     return bool(_request.made)
 
@@ -69,5 +69,5 @@ def is_late() -> bool:
 
 def reason(how: Trainer, step: int, steps: int) -> str:
     """Why and where a fit stopped."""
-    why = "as its job had to end" if asked() else f"after {how.max_minutes} minutes"
+    why = "as its job had to end" if is_requested() else f"after {how.max_minutes} minutes"
     return f"stopped {why} at step {step} of {steps}"

@@ -37,7 +37,7 @@ def _measure(group: Group, fit: Fit, table: Table, work: Path) -> Outcome:
     trace = saved[0]["trace"] if saved else []
     clock, count = Clock(device, trace[-1]["seconds"] if trace else 0.0), method.count()
     for number in range(len(trace), count):
-        if stopping.asked() or (how.max_minutes is not None and clock.pause() > 60 * how.max_minutes):
+        if stopping.is_requested() or (how.max_minutes is not None and clock.pause() > 60 * how.max_minutes):
             return Outcome("stopped", stopping.reason(how, number, count))
         measured = method.measure(x.clone(), y.clone(), number, fold.key)  # a solver may work in their place
         trace.append({"step": number + 1, "seconds": clock.pause()} | measured)

@@ -60,7 +60,7 @@ def _kept(path: Path) -> list[Trial]:
 
 def _try(group: Group, part: Table, work: Path, settings: dict[str, Setting]) -> Outcome | Trial:
     """A trial; an outcome where it was stopped."""
-    if stopping.asked():
+    if stopping.is_requested():
         return Outcome("stopped", "stopped between two trials, as its job had to end")
     what, (fit,) = inner_split.trial(group.what, settings), group.fits
     rows, validation = what.protocol.splits.sizes(len(part.targets))

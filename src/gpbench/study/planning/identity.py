@@ -82,9 +82,9 @@ def module_code(module: str) -> str:
 @functools.cache
 def versions(*modules: str) -> dict[str, str]:
     """Third-party distribution -> version, for everything imported in the closure of `modules`."""
-    own = {module.split(".")[0] for module in code(*modules)}
+    packages = {module.split(".")[0] for module in code(*modules)}
     names = {name.split(".")[0] for module in code(*modules) for name in _parse(module)[1]}
-    third_party = sorted(names - own - {"gpbench"} - set(sys.stdlib_module_names) - {"__future__"})
+    third_party = sorted(names - packages - {"gpbench"} - set(sys.stdlib_module_names) - {"__future__"})
     # without the local tag: the CPU and the GPU build are the same version
     return {name: _version(name).split("+")[0] for name in third_party}
 

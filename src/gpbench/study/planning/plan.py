@@ -78,8 +78,8 @@ class Plan(FrozenPlan):
 def make(places: Places, study_name: str, overrides: str = "", site: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches; site: overrides that are no part of the
     run's name, and that the others may replace."""
-    found = resolved(places, study_name, overrides, site)
-    return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), found)
+    resolution = resolved(places, study_name, overrides, site)
+    return build(places, run_name(study_name, overrides), snakemake_command(study_name, overrides), resolution)
 
 
 def resolved(places: Places, study_name: str, overrides: str, site: str = "") -> Resolved:
@@ -108,8 +108,8 @@ def study_words(places: Places, name: str, overrides: str = "") -> tuple[str, st
         command = str(committed.facts(recorded)["command"])
     else:
         return name, overrides
-    study, own = config.command_words(command)
-    return study, f"{own} {overrides}".strip()
+    study, words = config.command_words(command)
+    return study, f"{words} {overrides}".strip()
 
 
 def snakemake_command(study_name: str, overrides: str) -> str:
@@ -194,5 +194,5 @@ def freeze(plan: Plan, places: Places) -> None:
     write_if_changed(places.plans / f"{plan.name}.json", to_json(plan.frozen))
     now = datetime.datetime.now(datetime.UTC).isoformat()
     for batch in plan.batches:
-        asked = dataclasses.replace(batch, asked=now)
-        write_text(places.plans / "batches" / f"{batch.batch_id}.json", to_json(asked))
+        stamped = dataclasses.replace(batch, requested=now)
+        write_text(places.plans / "batches" / f"{batch.batch_id}.json", to_json(stamped))

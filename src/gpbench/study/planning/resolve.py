@@ -176,8 +176,8 @@ def _by_target(
 
 
 def _hyper_keys(places: Places, method: str) -> set[str]:
-    found = config.compose(places.conf, "method", method)
-    return {f.name for f in dataclasses.fields(found.hyper)} | ({"steps"} if not found.header.closed_form else set())
+    entry = config.compose(places.conf, "method", method)
+    return {f.name for f in dataclasses.fields(entry.hyper)} | ({"steps"} if not entry.header.closed_form else set())
 
 
 def configured_method(places: Places, name: str, budget: schema.Budget, overrides: list[str]) -> MethodConfig:
@@ -253,8 +253,8 @@ def _splits(study: schema.Study, protocol: schema.Protocol, dataset: schema.Data
         return range(1)
     if wanted[-1] >= available:
         last, data = wanted[-1], f"of {dataset.name!r}"
-        asked = f"splits {first} to {last} {data} are" if last > first else f"split {first} {data} is"
-        raise UserError(f"{asked} asked for; protocol {protocol.name!r} has 0 to {available - 1}")
+        request = f"splits {first} to {last} {data} are" if last > first else f"split {first} {data} is"
+        raise UserError(f"{request} asked for; protocol {protocol.name!r} has 0 to {available - 1}")
     return wanted
 
 

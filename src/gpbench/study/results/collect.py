@@ -55,8 +55,8 @@ def seen(ended: Ended, plan: FrozenPlan) -> str:
     limits = [(cell.r_hat, cell.gain) for cell in plan.cells]
     sound = filter(ended.stored, states)
     certified = sorted(fit_id for fit_id in sound if (ended.store.folder(fit_id) / CERTIFICATE).is_file())
-    told = {"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified}
-    return identity.canonical(told | {"challengers": challengers.seen(ended.where, plan)})
+    basis = {"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified}
+    return identity.canonical(basis | {"challengers": challengers.seen(ended.where, plan)})
 
 
 def stamp(where: Places, name: str) -> Path:
@@ -192,9 +192,9 @@ def doubts(where: Places, plan: FrozenPlan) -> list[str]:
     done = [one for _, fit in plan.fits if (one := ended.stored(fit.fit_id)) and one.status == "done"]
     dirty = sum(one.provenance.dirty and not ended.recorded.get(one.fit_id, {}).get("dirty") for one in done)
     private = [name for name in plan.study.datasets if config.compose(where.conf, "dataset", name).private]
-    found = ["budget smoke shows no method's worth"] if plan.study.budget == "smoke" else []
-    found += [f"{count(dirty, 'fit')} had uncommitted changes"] if dirty else []
-    return found + ([f"private data ({', '.join(private)})"] if private else [])
+    reasons = ["budget smoke shows no method's worth"] if plan.study.budget == "smoke" else []
+    reasons += [f"{count(dirty, 'fit')} had uncommitted changes"] if dirty else []
+    return reasons + ([f"private data ({', '.join(private)})"] if private else [])
 
 
 def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
@@ -219,7 +219,7 @@ def record(where: Places, plan: FrozenPlan) -> tuple[int, int]:
 
 def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
     """Committed file -> its lines of the done fits that the store has."""
-    found: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
+    lines: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
     for cell, fit in {fit.fit_id: (cell, fit) for cell, fit in plan.fits}.values():
         record = ended.stored(fit.fit_id)
         if record is None or judged(ended, cell, fit)[0] != "done":
@@ -227,12 +227,12 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
         folder = ended.store.folder(fit.fit_id)
         trace, points = arrays.trace(folder), folder / "points.parquet"
         if cell.what.kind == "solve":
-            found["systems"] += curves.system_lines(fit.fit_id, trace)
+            lines["systems"] += curves.system_lines(fit.fit_id, trace)
         elif not trace.empty:
-            found["traces"] += curves.trace_lines(fit.fit_id, trace)
+            lines["traces"] += curves.trace_lines(fit.fit_id, trace)
         if points.is_file():
-            found["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)
-    return found
+            lines["calibration"] += curves.calibration_lines(fit.fit_id, _points(points), cell.what.data.task)
+    return lines
 
 
 def _predicted(store: Store, done: Done, others: dict[str, Path]) -> Tables:

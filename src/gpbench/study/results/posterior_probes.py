@@ -29,10 +29,10 @@ def probabilities(fitted: Fitted) -> pd.DataFrame:
     p = predictive.probabilities()
     classes = np.arange(p.shape[1])[1 if p.shape[1] == 2 else 0 :]
     known = fitted.fold.targets[fitted.fold.train] == classes
-    names, found = {"class": classes}, [(observed, known.astype(float)), (x, p[:, classes])]
+    names, layers = {"class": classes}, [(observed, known.astype(float)), (x, p[:, classes])]
     parts = [
         long_table(("row", "class"), values.shape, **names, layer=layer, x0=at[:, :1], x1=at[:, 1:], p=values)
-        for layer, (at, values) in enumerate(found)
+        for layer, (at, values) in enumerate(layers)
     ]
     return pd.concat(parts, ignore_index=True).drop(columns="row").assign(**fitted.input_names())
 
@@ -65,8 +65,8 @@ def inducing(fitted: Fitted) -> pd.DataFrame:
 
 def _first(fitted: Fitted, names: Iterable[str], ending: str) -> str:
     """The first parameter that is called so, of the first layer; UserError where a method has none."""
-    if found := [name for name in names if name.endswith(ending)]:
-        return found[0]
+    if matching := [name for name in names if name.endswith(ending)]:
+        return matching[0]
     remedy = "let probes() of its Hyperparameters leave out 'inducing'"
     raise UserError(f"{type(fitted.method).__module__} has no {ending} to show, which a probe asks for; {remedy}")
 

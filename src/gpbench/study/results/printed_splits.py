@@ -22,20 +22,20 @@ PLACE = ("dataset", "split")
 def rows(where: Places, plan: FrozenPlan) -> list[Row]:
     """A row of scores for every released split that the study fits too."""
     sizes = {(cell.address.dataset, fit.split): (cell, fit) for cell, fit in plan.fits if not cell.skip}
-    found: list[Row] = []
+    scored: list[Row] = []
     for name in plan.study.per_split:
         whose = config.printed_splits(where.per_split, name)
         for place, scores in released(where.per_split / f"{name}.csv").items():
             if place not in sizes or place[0] not in whose.paired:
                 continue
             names = {"method": name, "family": challengers.PRINTED, "label": whose.label}
-            found.append(challengers.row(f"{name}/{place[0]}/{place[1]}", *sizes[place], names) | scores)
-    return found
+            scored.append(challengers.row(f"{name}/{place[0]}/{place[1]}", *sizes[place], names) | scores)
+    return scored
 
 
 def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
     """(data set, split) -> metric -> score of a CSV; UserError with the line that has none, or the same place again."""
-    found: dict[tuple[str, int], dict[str, float]] = {}
+    by_place: dict[tuple[str, int], dict[str, float]] = {}
     try:
         with path.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream)
@@ -43,11 +43,11 @@ def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
                 place = line["dataset"], int(line["split"])
                 scores = {key: float(line[key]) for key in line if key not in PLACE}
                 wrong = [key for key, score in scores.items() if key not in METRICS or not math.isfinite(score)]
-                if place in found or wrong:
+                if place in by_place or wrong:
                     raise ValueError(f"{place} stands there twice, or {' '.join(wrong)} is no metric or not finite")
-                found[place] = scores
+                by_place[place] = scores
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}, line {reader.line_num}: {error}; a line has dataset, split and metrics") from error
-    return found
+    return by_place

@@ -39,8 +39,8 @@ def read(folder: Path, part: str, only: Collection[str] = ()) -> dict[str, np.nd
     if not (folder / NAME).is_file():
         return {}
     with np.load(folder / NAME) as arrays:
-        there = [name.removeprefix(f"{part}/") for name in arrays.files if name.startswith(f"{part}/")]
-        return {name: arrays[f"{part}/{name}"] for name in there if not only or name in only}
+        names = [name.removeprefix(f"{part}/") for name in arrays.files if name.startswith(f"{part}/")]
+        return {name: arrays[f"{part}/{name}"] for name in names if not only or name in only}
 
 
 def trace(folder: Path) -> pd.DataFrame:

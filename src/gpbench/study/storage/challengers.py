@@ -56,10 +56,10 @@ def check(where: Places, study: schema.Study) -> None:
     """Refuse challengers that do not exist, bear a name twice, have another protocol, or predict no data set."""
     called: dict[str, str] = {}
     for name in study.challengers:
-        found = about(where, name)
-        if (other := called.setdefault(found.label, name)) != name:
+        challenger = about(where, name)
+        if (other := called.setdefault(challenger.label, name)) != name:
             raise UserError(f"challengers {other!r} and {name!r} have one label; add one of them by another --label")
-        if (theirs := found.protocol) != study.protocol:
+        if (theirs := challenger.protocol) != study.protocol:
             raise UserError(f"challenger {name!r} predicts splits of protocol {theirs!r}, not {study.protocol!r}")
         if name in study.methods:
             raise UserError(f"challenger {name!r} is called as a method of the study; add it by another --name")
@@ -95,12 +95,12 @@ def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
 def rows(where: Places, plan: FrozenPlan, scores: Callable[[Path], dict[str, float]]) -> list[Row]:
     """A row of scores for every one of `folders`; scores: of the predictions in a folder."""
     cells = {(cell.address.dataset, fit.split): (cell, fit) for cell, fit in plan.fits if not cell.skip}
-    found: list[Row] = []
+    scored: list[Row] = []
     for identity, path in folders(where, plan).items():
         name, dataset, split = identity.split("/")
         names = {"method": name, "family": FAMILY, "label": f"{about(where, name).label} (not ours)"}
-        found.append(row(identity, *cells[dataset, int(split)], names) | scores(path))
-    return found
+        scored.append(row(identity, *cells[dataset, int(split)], names) | scores(path))
+    return scored
 
 
 def row(identity: str, cell: Cell, fit: Fit, names: dict[str, str]) -> Row:

@@ -19,7 +19,7 @@ class Claims:
 
     def __init__(self, remote: Remote) -> None:
         self.remote = remote
-        self.own: dict[str, int] = {}
+        self.held: dict[str, int] = {}
         self.owner = f"{platform.node()} {os.getpid()} {secrets.token_hex(8)}"
         self.seen: dict[str, tuple[bytes | None, float]] = {}
 
@@ -38,8 +38,8 @@ class Claims:
         name, content = f"claims/{fit_id}.{newest + 1}", self._content()
         # an answer may be lost, and what was tried again find itself
         if self.remote.create(name, content) or self.remote.read(name) == content:
-            self.own[fit_id] = newest + 1
-        return fit_id in self.own
+            self.held[fit_id] = newest + 1
+        return fit_id in self.held
 
     def _is_stale(self, name: str) -> bool:
         content, now = self.remote.read(name), time.monotonic()
@@ -50,15 +50,15 @@ class Claims:
 
     def beat(self) -> None:
         """Show that the owner lives."""
-        for fit_id, number in self.own.items():
+        for fit_id, number in self.held.items():
             self.remote.write(f"claims/{fit_id}.{number}", self._content())
 
     def release(self) -> None:
         """Give the claims up, and remove those that they superseded."""
-        for fit_id, number in self.own.items():
+        for fit_id, number in self.held.items():
             for old in range(1, number + 1):
                 self.remote.remove(f"claims/{fit_id}.{old}")
-        self.own = {}
+        self.held = {}
 
     def _content(self) -> bytes:
         return f"{self.owner} {time.time()}".encode()

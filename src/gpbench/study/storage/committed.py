@@ -92,11 +92,11 @@ def require_same_data(path: Path, data: Any) -> None:
 
 def lines(path: Path) -> list[Row]:
     """The lines of one of the CURVES as text, without what is empty; each cell but NAMES holds as many numbers."""
-    found, names = _read(path, lambda column: str if column in NAMES else _numbers), {*NAMES} & {*CURVES[path.stem]}
-    sizes = [{len(text.split()) for name, text in line.items() if name not in NAMES} for line in found]
-    if any(names - line.keys() or len(size) > 1 for line, size in zip(found, sizes, strict=True)):
+    rows, names = _read(path, lambda column: str if column in NAMES else _numbers), {*NAMES} & {*CURVES[path.stem]}
+    sizes = [{len(text.split()) for name, text in line.items() if name not in NAMES} for line in rows]
+    if any(names - line.keys() or len(size) > 1 for line, size in zip(rows, sizes, strict=True)):
         raise UserError(f"{path} has lines without {', '.join(sorted(names))} or of unequal numbers; {RESTORE}")
-    return found
+    return rows
 
 
 def curves(folder: Path, fits: Collection[str]) -> dict[str, list[Row]]:

@@ -30,8 +30,8 @@ def read(path: Path, columns: Collection[str] | None = None, without: Collection
         schema = file.schema_arrow
         if (schema.metadata or {}).get(NAMES, b"") not in (b"", _checksum(schema)):
             raise ValueError("the names or types of its columns have changed")
-        there = [name for name in schema.names if name not in without]
-        chosen = there if columns is None else [name for name in there if name in columns]
+        names = [name for name in schema.names if name not in without]
+        chosen = names if columns is None else [name for name in names if name in columns]
         return file.read(columns=chosen, use_threads=False).to_pandas(use_threads=False, ignore_metadata=True)
 
 

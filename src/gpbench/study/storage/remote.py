@@ -110,13 +110,13 @@ class Remote:
 
     def push_work(self, store: Store, group_id: str) -> None:
         """Make the checkpoints of a group there those of the store."""
-        kept, there = _parts(store.work(group_id)), set(self.names(f"checkpoints/{group_id}"))
-        for path in (path for path in kept if path.name not in there):  # samples before the checkpoint that needs them
+        kept, sent = _parts(store.work(group_id)), set(self.names(f"checkpoints/{group_id}"))
+        for path in (path for path in kept if path.name not in sent):  # samples before the checkpoint that needs them
             try:
                 self.create(f"checkpoints/{group_id}/{path.name}", path.read_bytes())
             except FileNotFoundError:
                 return  # the fit goes on, and has replaced it meanwhile
-        self._drop(group_id, there - {path.name for path in kept})
+        self._drop(group_id, sent - {path.name for path in kept})
 
     def pull_work(self, store: Store, group_id: str) -> None:
         """Where checkpoints of a group there are further than those of the store, put them in their place."""
@@ -143,8 +143,8 @@ class Remote:
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none where it is absent."""
         with contextlib.suppress(FileNotFoundError):
-            found = self._do("ls", self._path(folder), detail=False)
-            return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in found)
+            paths = self._do("ls", self._path(folder), detail=False)
+            return sorted(path.rstrip("/").rsplit("/", 1)[-1] for path in paths)
         return []
 
     def read(self, name: str) -> bytes | None:
@@ -219,8 +219,8 @@ class Remote:
         except UserError:  # it may only be read
             moved = "could not be moved"
         self.fits.discard(fit_id)
-        said = f"{self.url}: fit {fit_id} is damaged ({fault}); it {moved} to damaged/ there, and is to be run"
-        print(f"gpbench: {said}", file=sys.stderr)
+        message = f"{self.url}: fit {fit_id} is damaged ({fault}); it {moved} to damaged/ there, and is to be run"
+        print(f"gpbench: {message}", file=sys.stderr)
         return False
 
     def _drop(self, group_id: str, names: Iterable[str]) -> None:

@@ -43,12 +43,12 @@ def fault_of_record(fit_id: str, content: Content) -> str:
     return ""
 
 
-def fault_of_files(folder: Path, record: FitRecord, there: set[str]) -> str:
-    """Which of the files that are `there` is not what the fit left; '' where all are."""
-    there = {name for name in there - {"fit.json"} if not LATER.fullmatch(name)}
+def fault_of_files(folder: Path, record: FitRecord, names: set[str]) -> str:
+    """Which of the files of these `names` is not what the fit left; '' where all are."""
+    names = {name for name in names - {"fit.json"} if not LATER.fullmatch(name)}
     sealed = {name: seal for name, seal in record.sealed.items() if name != "fit.json"}
-    for name in sorted(sealed.keys() | there):
-        if name not in there:
+    for name in sorted(sealed.keys() | names):
+        if name not in names:
             return f"{name} is missing"
         if name not in sealed:
             return f"{name} is not of this fit"

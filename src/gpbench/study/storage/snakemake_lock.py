@@ -27,8 +27,8 @@ def _owners(root: Path) -> Path:
 
 def take(root: Path, run: str) -> None:
     """Note this process as one that makes this run here, until it ends. Raises UserError while another one makes it."""
-    own = _owners(root) / f"{platform.node()}-{os.getpid()}"
-    for path in (root / ".snakemake" / "gpbench-runs" / run, own):
+    owner = _owners(root) / f"{platform.node()}-{os.getpid()}"
+    for path in (root / ".snakemake" / "gpbench-runs" / run, owner):
         if path not in _held:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path)
@@ -37,7 +37,7 @@ def take(root: Path, run: str) -> None:
             except Timeout:
                 raise UserError(f"a running snakemake makes {run} in {root}; wait for it, or stop it") from None
             _held[path] = lock
-    atexit.register(own.unlink, missing_ok=True)
+    atexit.register(owner.unlink, missing_ok=True)
 
 
 def mend(root: Path) -> None:

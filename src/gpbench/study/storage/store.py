@@ -58,10 +58,10 @@ class Unreadable(UserError):
 
 def _unread(error: OSError, path: Path) -> Damaged | Unreadable:
     """What is wrong with a fit of which a file could not be read."""
-    said = f"{error.filename or path} cannot be read ({error.strerror})"
+    message = f"{error.filename or path} cannot be read ({error.strerror})"
     if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
-        return Damaged(said)
-    return Unreadable(f"{said}; its fit stays as it is: check disk and permissions, and try again")
+        return Damaged(message)
+    return Unreadable(f"{message}; its fit stays as it is: check disk and permissions, and try again")
 
 
 def _under_way(cls: type[T], path: Path) -> T | None:
@@ -95,16 +95,16 @@ class Store:
         """Identities of all finished fits: folders (no links) with the name of an identity and a file of a fit."""
         if not self.root.is_dir():
             return []
-        found = []
+        names = []
         for entry in os.scandir(self.root):
             if IDENTITY.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 try:
-                    found += [entry.name] if any(map(PARTS.fullmatch, os.listdir(entry))) else []
+                    names += [entry.name] if any(map(PARTS.fullmatch, os.listdir(entry))) else []
                 except FileNotFoundError:  # another process has just moved it aside
                     continue
                 except OSError:  # who reads it says why it cannot
-                    found.append(entry.name)
-        return sorted(found)
+                    names.append(entry.name)
+        return sorted(names)
 
     def foreign(self, fit_id: str) -> list[str]:
         """Names in a fit's folder of what gpbench did not put there."""
@@ -373,11 +373,11 @@ class Store:
         """Move fits aside, each by one rename, to `.cleared`.
 
         Raises UserError, and moves none, where a folder holds what gpbench did not put there."""
-        there = [fit_id for fit_id in fit_ids if self.folder(fit_id).is_dir()]
-        for fit_id in there:
+        present = [fit_id for fit_id in fit_ids if self.folder(fit_id).is_dir()]
+        for fit_id in present:
             if others := self.foreign(fit_id):
                 raise UserError(f"{self.folder(fit_id)} holds {', '.join(others)}, not made by gpbench; move it away")
-        for fit_id in there:
+        for fit_id in present:
             share(self.root)
             self.cleared.mkdir(exist_ok=True)
             # the empty folder reserves a name; a rename takes its place

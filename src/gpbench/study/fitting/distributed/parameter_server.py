@@ -61,8 +61,8 @@ class SharedFit(GradientFit):
         self.configure_optimizers()
 
     def content(self) -> Content:
-        own = {"issued": self.issued, "returned": self.returned}
-        return super().content() | own | {"staleness": self.staleness, "restarts": self.restarts}
+        tickets = {"issued": self.issued, "returned": self.returned}
+        return super().content() | tickets | {"staleness": self.staleness, "restarts": self.restarts}
 
     def load(self, saved: Content) -> None:
         super().load(saved)

@@ -79,8 +79,8 @@ def require_divisible(fit: GradientFit, workers: int) -> None:
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
     """Fit the one fit of a group with `what.workers` workers (resuming where it was cut off)."""
     workers = group.what.workers
-    if group.how.device == "cuda" and (there := torch.cuda.device_count()) < workers:
-        raise UserError(f"{workers} synchronous workers need a GPU each, {there} are here")
+    if group.how.device == "cuda" and (gpus := torch.cuda.device_count()) < workers:
+        raise UserError(f"{workers} synchronous workers need a GPU each, {gpus} are here")
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     fit = GradientFit(group, table, work, torch.device("cpu"))  # CUDA does not either
     require_divisible(fit, workers)
