@@ -125,15 +125,15 @@ def test_predict_takes_frames_and_arrays(fitted, capsys):
     twice = pd.concat([frame, frame[["bmi"]]], axis=1)
     with pytest.raises(UserError, match=r"columns \['bmi'\] stand in the header more than once"):
         gpbench.predict(fit_id, twice)
-    with pytest.raises(UserError, match="inputs are no table of numbers: could not convert string to float"):
+    with pytest.raises(UserError, match="inputs are not a table of numbers: could not convert string to float"):
         gpbench.predict(fit_id, np.array([["a"] * 10]))
-    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of datetime64\[\w+\] are no real numbers"):
+    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of datetime64\[\w+\] are not real numbers"):
         gpbench.predict(fit_id, frame.assign(bmi=pd.Timestamp("2024")))
-    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of period\[D\] are no real numbers"):
+    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of period\[D\] are not real numbers"):
         gpbench.predict(fit_id, frame.assign(bmi=pd.period_range("2024", periods=len(frame), freq="D")))
-    with pytest.raises(UserError, match="inputs are no table of numbers: Cannot cast"):
+    with pytest.raises(UserError, match="inputs are not a table of numbers: Cannot cast"):
         gpbench.predict(fit_id, rows.inputs[:3].astype("M8[D]"))
-    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of complex128 are no real numbers"):
+    with pytest.raises(UserError, match=r"inputs, column 'bmi': values of complex128 are not real numbers"):
         gpbench.predict(fit_id, frame.astype(object).assign(bmi=[1, 2j, 3]))
     with pytest.raises(UserError, match="^inputs have masked cells, which have no values"):
         gpbench.predict(fit_id, np.ma.masked_array(rows.inputs[:3], rows.inputs[:3] > 0.04))

@@ -94,7 +94,7 @@ def test_what_cannot_be_fitted_is_one_line():
         GPBenchRegressor("linear").fit(X, Y).predict(X[:1] * 1e308)
     days = pd.date_range("2024-01-01", periods=len(X))
     for times in (pd.DataFrame({"t": days}), days.to_numpy()[:, None]):
-        with pytest.raises(ValueError, match=r"X, (column 't'|array): values of .* are no real numbers"):
+        with pytest.raises(ValueError, match=r"X, (column 't'|array): values of .* are not real numbers"):
             GPBenchRegressor("linear").fit(times, Y)
     with pytest.raises(ValueError, match="X, masked cells, which have no values"):
         GPBenchRegressor("linear").fit(np.ma.masked_array(X, X > 0), Y)

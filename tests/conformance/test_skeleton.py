@@ -67,10 +67,10 @@ def test_a_method_of_the_project(project, gpbench, monkeypatch):
     ("words", "said"),
     [
         (("svgp",), "method 'svgp' exists"),
-        (("My-Method",), "'My-Method' is no name of a method: at most 60 lower-case letters"),
-        (("lambda",), "'lambda' is no name of a method"),
-        (("null",), "'null' is no name of a method"),
-        (("a" * 61,), "is no name of a method: at most 60 "),
+        (("My-Method",), "'My-Method' is not a name of a method: at most 60 lower-case letters"),
+        (("lambda",), "'lambda' is not a name of a method"),
+        (("null",), "'null' is not a name of a method"),
+        (("a" * 61,), "is not a name of a method: at most 60 "),
         (("mine",), "gpbench does not run from"),  # a copy of the configuration alone
         (("mine", "--out", "conf"), "is no Python package: it has no __init__.py"),
         (("mine", "--out", "/nowhere"), "/nowhere is no Python package"),

@@ -220,8 +220,8 @@ REFUSED = {
     "no input": (["--target", "y", "--drop", "kind", "size", "colour"], ["no column besides targets"]),
     "not a class": (["--target", "y", "--drop", "kind", "colour", "--task", "binary"], ["'y' has 6 values", "--task"]),
     "taken name": (["--target", "y", "--name", "boston"], ["data set 'boston' exists", "--name"]),
-    "not a name": (["--target", "y", "--name", "../x"], ["'../x' is no name of a data set"]),
-    "a word of YAML": (["--target", "y", "--name", "nan"], ["'nan' is no name of a data set"]),
+    "not a name": (["--target", "y", "--name", "../x"], ["'../x' is not a name of a data set"]),
+    "a word of YAML": (["--target", "y", "--name", "nan"], ["'nan' is not a name of a data set"]),
     "dropped target": (["--target", "y", "--drop", "y"], ["'y' is named twice in --target, --categorical and --drop"]),
     "target and category": (["--target", "y", "--categorical", "y", "kind"], ["'y' is named twice in --target"]),
     "dropped category": (["--target", "y", "--categorical", "kind", "--drop", "kind"], ["'kind' is named twice"]),
@@ -296,7 +296,8 @@ FILES = {
     "empty target": ("x,y\n1,2\n2,\n3,4\n4,5\n", "empty cells in y; --drop a column, or --missing empty to leave"),
     "target with a word": (
         "x,y\n1,2\n2,NA\n3,4\n",
-        "target 'y' holds 'NA', which is no number; take --task multiclass, or --missing 'NA' to leave out such rows",
+        "target 'y' holds 'NA', which is not a number; take --task multiclass, or --missing 'NA' to leave out such "
+        "rows",
     ),
     "decimal commas": (
         "x;y\n1,5;1\n2;2,5\n3;3\n",
@@ -329,7 +330,7 @@ FILES = {
     "a class with an interpolation": ("x,y\n1,${a}\n2,b\n3,b\n", "'${a}' has ${, which a description cannot hold"),
     "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${, which a description cannot hold; rename it"),
     "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
-    "beyond floating point": ("x,y\n1,2\n1e400,3\n3,4\n", "columns with what is no finite number: x ('1e400'); add"),
+    "beyond floating point": ("x,y\n1,2\n1e400,3\n3,4\n", "columns with what is not a finite number: x ('1e400'); add"),
     "a name with a blank": ("b mass,y\n1,2\na,3\nb,4\n", "--categorical 'b mass', --drop"),
     "not text": ("x,y\n\xff\xfe,1\n", "line 2: not UTF-8 (invalid start byte at byte 0); save it as a CSV in UTF-8"),
     "one class": ("x,y\n1,a\n2,a\n3,a\n", "target 'y' has 1 value: not multiclass; see --task"),

@@ -391,7 +391,7 @@ def test_a_file_that_is_no_database_is_one_line_at_once(where, monkeypatch, tmp_
     path = tmp_path / "notes.db"
     path.write_text("not a database, but some notes")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{path}")
-    with pytest.raises(UserError, match=r"notes\.db is no database of SQLite; move it away"):
+    with pytest.raises(UserError, match=r"notes\.db is not an SQLite database; move it away"):
         tracking.connect(where)
 
 

@@ -85,7 +85,7 @@ def _dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
         arguments.table = path
         return data.own_dataset(arguments, where)
     if name not in known and path.suffix:
-        raise UserError(f"{path} is no file; give a CSV, or the name of a data set (`gpbench data list`)")
+        raise UserError(f"{path} is not a file; give a CSV, or the name of a data set (`gpbench data list`)")
     config.require_known("data set or CSV", [name], known)
     dataset: Dataset = config.compose(where.conf, "dataset", name)
     _refuse_others(arguments, dataset)

@@ -45,7 +45,7 @@ def add(path: Path, wishes: Wishes, where: Places) -> tuple[Dataset, int]:
     Writes data/raw/NAME/FILE, conf/dataset/NAME.yaml and data/prepared/NAME.npz. Raises UserError, with nothing
     written, for a name that is taken and for a table that cannot be read, with file, line and column."""
     if not path.is_file():
-        raise UserError(f"{path} is no file; give a CSV whose first line names its columns")
+        raise UserError(f"{path} is not a file; give a CSV whose first line names its columns")
     name = _free_name(name_of(path, wishes.name), where)
     item = f"{name}/{path.name}"
     dataset, names, rows = _describe(path, item, name, wishes)
@@ -91,7 +91,7 @@ def name_of(path: Path, name: str) -> str:
 def _free_name(name: str, where: Places) -> str:
     """The name, if no data set has it."""
     if not OWN_NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a data set ({OWN_NAMES}); choose a --name")
+        raise UserError(f"{name!r} is not a name of a data set ({OWN_NAMES}); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
         raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
     return name
@@ -169,12 +169,12 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
     for name in wishes.targets:
         if name in texts:
             cell, is_odd = repr(texts[name][0]), encode.is_odd_number(texts[name][0])
-            fault = "which is no finite number;" if is_odd else "which is no number; take --task multiclass, or"
+            fault = "which is not a finite number;" if is_odd else "which is not a number; take --task multiclass, or"
             raise UserError(f"{path}: target {name!r} holds {cell}, {fault} {leave_out.format(cell)}")
     if texts:
         shown = ", ".join(f"{name} ({cells[0]!r})" for name, cells in texts.items())
         remedy = f"add --categorical {shlex.join(texts)}, --drop, or {leave_out.format('WORD')}"
-        raise UserError(f"{path}: columns with what is no finite number: {shown}; {remedy}")
+        raise UserError(f"{path}: columns with what is not a finite number: {shown}; {remedy}")
 
 
 def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]]:
@@ -182,7 +182,7 @@ def _task(path: Path, columns: Columns, wishes: Wishes) -> tuple[Task, list[str]
     cells = columns[wishes.targets[0]]
     target = f"{path}: target {wishes.targets[0]!r}"
     if odd := next(filter(encode.is_odd_number, cells), None):
-        raise UserError(f"{target} holds {odd!r}, which is no finite number")
+        raise UserError(f"{target} holds {odd!r}, which is not a finite number")
     values = sorted(set(cells), key=lambda cell: (float(cell) if _is_number(cell) else math.inf, cell))
     numbers = all(map(_is_number, values))
     size = len(set(map(Decimal, values))) if numbers else len(values)

@@ -107,7 +107,7 @@ def connect(where: Places) -> MlflowClient:
     if database.is_file() and database.stat().st_size:
         with database.open("rb") as stream:
             if stream.read(len(SQLITE)) != SQLITE:  # MLflow would try it for 20 seconds
-                raise UserError(f"{database} is no database of SQLite; move it away, then run `gpbench track --anew`")
+                raise UserError(f"{database} is not an SQLite database; move it away, then run `gpbench track --anew`")
     with _answering(where):
         client = MlflowClient(uri(where))
         client.search_experiments(max_results=1)

@@ -248,4 +248,4 @@ def test_an_identity_that_two_fits_share(fitted, refused, monkeypatch):
         (fitted / "store" / shared.ljust(16, "0")).mkdir()
         (fitted / "store" / shared.ljust(16, "0") / "fit.json").touch()
     refused(("why", shared), [f"2 fits begin with {shared!r}", "give more of the identity"], folder=fitted)
-    refused(("why", ""), ["'' is no identity of a fit"], folder=fitted)
+    refused(("why", ""), ["'' is not the identity of a fit"], folder=fitted)

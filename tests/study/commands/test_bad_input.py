@@ -110,7 +110,7 @@ WORDS = {
     "unknown figure": (overrides("figures=[foo]"), ["unknown figure 'foo' in figures of study 'default'"]),
     "too many fits": (overrides("replicas=100000"), ["more than 100,000; take fewer, or cut it"]),
     "name of a file": (overrides("trainer.name=x"), ["'name' cannot be overridden"]),
-    "no identity": (("retry", ""), ["'' is no identity of a fit"]),
+    "no identity": (("retry", ""), ["'' is not the identity of a fit"]),
     "unknown data set to fetch": (("data", "fetch", "bostn"), ["unknown dataset 'bostn'", "did you mean 'boston'?"]),
 }
 

@@ -168,9 +168,9 @@ def changed(**columns):
 REFUSED = {
     "negative sd": (changed(sd=lambda f: -f["sd"]), "sd must be positive"),
     "NaN": (changed(mean=lambda f: f["mean"].where(f.index > 0)), "is not a finite number"),
-    "truths": (changed(mean=lambda f: f["mean"] > 0), "column 'mean' holds True and False, which are no numbers"),
+    "truths": (changed(mean=lambda f: f["mean"] > 0), "column 'mean' holds True and False, which are not numbers"),
     "text": (changed(mean=lambda f: f["mean"].astype(str) + "a"), "mean of row "),
-    "a row of training": (changed(row=lambda f: f["row"] + 1), "is no test row of this split"),
+    "a row of training": (changed(row=lambda f: f["row"] + 1), "is not a test row of this split"),
     "rows are missing": (lambda f: f[f["split"] == 0].iloc[3:], "3 of 44 test rows are missing"),
     "a row twice": (lambda f: pd.concat([f, f.iloc[:1]]), "is predicted more than once"),
     "rows in another order": (changed(y=lambda f: f["y"].iloc[::-1].to_numpy()), "are the rows ours?"),
@@ -311,7 +311,7 @@ def test_what_cannot_be_scored_is_one_line_and_writes_nothing(root, challenge, c
 
 
 def test_a_taken_name_is_refused(root, challenge):
-    assert "'null' is no name of a challenger" in challenge(predictions(root, REGRESSION["moments"]), "null")[2]
+    assert "'null' is not a name of a challenger" in challenge(predictions(root, REGRESSION["moments"]), "null")[2]
     assert "'linear' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "linear")[2]
     challenge(predictions(root, REGRESSION["moments"]), "first")
     assert (

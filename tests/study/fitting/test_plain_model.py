@@ -41,13 +41,13 @@ def test_a_stored_model_predicts_bit_for_bit(name, tmp_path):
 def test_a_model_that_names_other_code_is_refused(module, tmp_path):
     structure = json.dumps({"object": [module, "Popen", {"dict": []}]})
     np.savez(tmp_path / "model.npz", structure=structure)
-    with pytest.raises(UserError, match=f"names {module}.Popen, which is no class of sklearn"):
+    with pytest.raises(UserError, match=f"names {module}.Popen, which is not a class of sklearn"):
         plain_model.load(tmp_path / "model.npz")
 
 
 def test_a_model_that_names_a_function_is_refused(tmp_path):
     np.savez(tmp_path / "model.npz", structure=json.dumps({"object": ["sklearn", "clone", {"dict": []}]}))
-    with pytest.raises(UserError, match="names sklearn.clone, which is no class"):
+    with pytest.raises(UserError, match="names sklearn.clone, which is not a class"):
         plain_model.load(tmp_path / "model.npz")
 
 

@@ -137,5 +137,5 @@ def test_a_line_without_a_score_is_named(tmp_path):
     with pytest.raises(UserError, match=r"theirs.csv, line 3: .* not finite; a line has dataset, split and metrics"):
         printed_splits.released(path)
     path.write_text("dataset,split,nll\nboston,0,2.5\n")
-    with pytest.raises(UserError, match="line 2: .* nll is no metric"):
+    with pytest.raises(UserError, match="line 2: .* nll is not a metric"):
         printed_splits.released(path)

@@ -243,7 +243,7 @@ def test_a_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, project, gpbe
     assert "GPBENCH_REMOTE=nowhere://bucket: " in answer.err
     for typo in ("s3:/bucket", "bucket", " ", "file://folder"):
         monkeypatch.setenv("GPBENCH_REMOTE", typo)
-        assert f"GPBENCH_REMOTE={typo!r} is no address" in gpbench("push").err
+        assert f"GPBENCH_REMOTE={typo!r} is not an address" in gpbench("push").err
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="does not answer .* try again"):
         Remote(f"file://{tmp_path}/file").create("fits/one", b"")

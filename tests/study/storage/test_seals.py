@@ -252,7 +252,7 @@ RECORD = "fit_id,method,dataset,split,replica,status\n{},constant,boston,0,0,don
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (RECORD.format("thesis"), "'thesis' is no identity"),
+        (RECORD.format("thesis"), "'thesis' is not an identity"),
         (RECORD.format("0" * 16) + "1" * 16 + ",constant,boston,0,0,done\n", "stands there more than once"),
         (RECORD.format("0" * 16)[:-8], "line 2 is not a record"),
     ],

@@ -52,7 +52,7 @@ class Evidence:
 def adopt(where: Places, run: str, overrides: str, check: int, against: Path | None) -> list[str]:
     """Adopt what agrees; lines that say what was refitted, adopted and refused. UserError where nothing is stale."""
     if against and not against.is_dir():
-        raise UserError(f"--against {against} is no folder; give a checkout of gpbench")
+        raise UserError(f"--against {against} is not a folder; give a checkout of gpbench")
     plan = planning.make(where, *planning.study_words(where, run, overrides))
     recorded = committed.folder(where, plan.name)
     facts = committed.facts(recorded) if (recorded / "scores.csv").is_file() else {}

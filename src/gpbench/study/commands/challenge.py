@@ -73,7 +73,7 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
     of their split, for numbers that are no distribution, and for a name that is a method's or was added before."""
     protocol: Protocol = config.compose(where.conf, "protocol", protocol_name)
     if not OWN_NAME.fullmatch(name):
-        raise UserError(f"{name!r} is no name of a challenger ({OWN_NAMES}); choose a --name")
+        raise UserError(f"{name!r} is not a name of a challenger ({OWN_NAMES}); choose a --name")
     if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
         raise UserError(f"{name!r} is the name of a method; choose another --name")
     if "$" in label or label.splitlines() != [label]:
@@ -157,7 +157,7 @@ def _in_order(part: pd.DataFrame, fold: Fold, place: str, classes: Sequence[str]
     if repeated := sorted(given_rows[given_rows.duplicated()].tolist()):
         raise UserError(f"{place}: row {repeated[0]} is predicted more than once")
     if foreign := sorted(set(given_rows) - wanted):
-        raise UserError(f"{place}: row {foreign[0]} is no test row of this split ({len(foreign)} such rows)")
+        raise UserError(f"{place}: row {foreign[0]} is not a test row of this split ({len(foreign)} such rows)")
     if absent := sorted(wanted - set(given_rows)):
         raise UserError(f"{place}: {len(absent)} of {len(wanted)} test rows are missing, the first is row {absent[0]}")
     ordered = part.set_index("row").loc[fold.test]
@@ -186,7 +186,7 @@ def _predictive(part: pd.DataFrame, fold: Fold, dataset: Dataset, place: str) ->
         return given_as(values) if dataset.classes else given_as(values).affine(scale, shift)
 
     if len(truths := part[columns].select_dtypes(bool).columns):
-        raise UserError(f"{place}: column {truths[0]!r} holds True and False, which are no numbers")
+        raise UserError(f"{place}: column {truths[0]!r} holds True and False, which are not numbers")
     values = part[columns].apply(pd.to_numeric, errors="coerce").to_numpy(float)
     if len(bad := np.argwhere(~np.isfinite(values))):
         raise UserError(f"{place}: {columns[bad[0][1]]} of row {fold.test[bad[0][0]]} is not a finite number")

@@ -81,7 +81,7 @@ class Model:
             x = np.asarray(table)
             x = x.astype(float, casting="same_kind" if x.dtype.kind in "mMc" else "unsafe")
         except (TypeError, ValueError, RuntimeError) as error:  # the last of a tensor with a gradient
-            raise UserError(f"inputs are no table of numbers: {error}") from error
+            raise UserError(f"inputs are not a table of numbers: {error}") from error
         if x.ndim != 2 or x.shape[1] != len(names):
             raise UserError(f"inputs have shape {x.shape}; the model needs [rows, {len(names)}]: {', '.join(names)}")
         return self.predict(inputs(pd.DataFrame(x, columns=names), names, {}, "inputs"))
@@ -240,7 +240,7 @@ def unreal(arrays: object) -> str:
     frame = arrays.dtypes.items() if isinstance(arrays, pd.DataFrame) else ()
     types = {f"column {name!r}": kept for name, kept in frame} or {"array": np.asarray(arrays).dtype}
     odd = [place for place, t in types.items() if t.kind in "mMc" or isinstance(t, pd.PeriodDtype)]
-    return f"{odd[0]}: values of {types[odd[0]]} are no real numbers" if odd else ""
+    return f"{odd[0]}: values of {types[odd[0]]} are not real numbers" if odd else ""
 
 
 def inputs(frame: pd.DataFrame, names: list[str], categories: dict[str, list[str]], where: str) -> np.ndarray:

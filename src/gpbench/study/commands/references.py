@@ -66,7 +66,7 @@ def of_csv(path: Path, content: Content) -> dict[str, np.ndarray]:
         values = table[column]
         numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
         if not numeric or not (values.abs() < LARGEST).all():
-            raise UserError(f"{path}: column {column!r} holds what is no finite number, or one beyond {LARGEST:g}")
+            raise UserError(f"{path}: column {column!r} holds what is not a finite number, or one beyond {LARGEST:g}")
     if unknown := [str(column) for column in table if column not in {"chain", *known.values()}]:
         print(f"{path}: {', '.join(unknown[:5])} {'are' if len(unknown) > 1 else 'is'} no number of the reference")
     for number, label in posteriors.labels(content).items():

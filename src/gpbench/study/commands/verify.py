@@ -51,7 +51,7 @@ def _of_records(folder: Path) -> Iterator[str]:
         fits = {row["fit_id"] for row in committed.read(path)}
         # what is not ours is named by its source, data set and split
         unknown = {fit_id for fit_id in fits if not IDENTITY.fullmatch(fit_id) and fit_id.count("/") != 2}
-        yield from (f"{path}: {fit_id!r} is no identity" for fit_id in sorted(unknown))
+        yield from (f"{path}: {fit_id!r} is not an identity" for fit_id in sorted(unknown))
         for name in committed.CURVES:
             if others := {line["fit_id"] for line in committed.lines(path.with_name(f"{name}.csv"))} - fits:
                 yield f"{path.with_name(f'{name}.csv')}: fits {sorted(others)} have no record"

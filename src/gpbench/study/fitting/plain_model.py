@@ -67,10 +67,10 @@ def _decoded(node: Any, arrays: Any) -> Any:
         return parts if kind == "list" else tuple(parts)
     module, name, state = content
     if module.split(".")[0] != PACKAGE:
-        raise UserError(f"a stored model names {module}.{name}, which is no class of {PACKAGE}; it is not used")
+        raise UserError(f"a stored model names {module}.{name}, which is not a class of {PACKAGE}; it is not used")
     cls = getattr(importlib.import_module(module), name, None)
     if not isinstance(cls, type):
-        raise UserError(f"a stored model names {module}.{name}, which is no class; it is not used")
+        raise UserError(f"a stored model names {module}.{name}, which is not a class; it is not used")
     made: Any = cls.__new__(cls)  # type: ignore[call-overload]
     for key, value in _decoded(state, arrays).items():
         made.__dict__[key] = value

@@ -44,7 +44,7 @@ def released(path: Path) -> dict[tuple[str, int], dict[str, float]]:
                 scores = {key: float(line[key]) for key in line if key not in PLACE}
                 wrong = [key for key, score in scores.items() if key not in METRICS or not math.isfinite(score)]
                 if place in by_place or wrong:
-                    raise ValueError(f"{place} stands there twice, or {' '.join(wrong)} is no metric or not finite")
+                    raise ValueError(f"{place} stands there twice, or {' '.join(wrong)} is not a metric or not finite")
                 by_place[place] = scores
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error

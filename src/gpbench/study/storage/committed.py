@@ -62,7 +62,7 @@ def read(path: Path) -> list[Row]:
     if not rows:
         raise UserError(f"{path} holds no record; {RESTORE}")
     if any(not row["fit_id"] or key not in row for row in rows for key in PLACE):
-        raise UserError(f"{path} has lines without fit_id, {', '.join(PLACE)}; it is no record, {RESTORE}")
+        raise UserError(f"{path} has lines without fit_id, {', '.join(PLACE)}; it is not a record, {RESTORE}")
     if wrong := sorted({row["status"] for row in rows} - set(RECORDED)):
         raise UserError(f"{path}: a record has no status {wrong[0]!r}, it is one of {', '.join(RECORDED)}; {RESTORE}")
     if len(times := Counter(map(place, rows))) < len(rows):

@@ -76,7 +76,7 @@ class Remote:
         from fsspec.implementations.memory import MemoryFileSystem
 
         if not re.match(r"(?!file://[^/])[a-z][a-z0-9+.-]*://.", url):
-            raise UserError(f"GPBENCH_REMOTE={url!r} is no address; name one {SUCH_AS}")
+            raise UserError(f"GPBENCH_REMOTE={url!r} is not an address; name one {SUCH_AS}")
         try:
             self.files, self.root = fsspec.core.url_to_fs(url)
         # what is missing or wrong depends on the scheme

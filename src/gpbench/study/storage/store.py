@@ -218,7 +218,7 @@ class Store:
     def find(self, prefix: str) -> str:
         """The fit whose identity begins with `prefix`."""
         if not prefix:
-            raise UserError("'' is no identity of a fit; `gpbench plan` lists a study's fits")
+            raise UserError("'' is not the identity of a fit; `gpbench plan` lists a study's fits")
         matching = [fit_id for fit_id in self.ids() if fit_id.startswith(prefix)]
         if not matching:
             raise UserError(f"no fit begins with {prefix!r} in {self.root}; `gpbench plan` lists a study's fits")

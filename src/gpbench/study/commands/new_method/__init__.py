@@ -23,7 +23,7 @@ def method(where: Places, name: str, package: Path | None) -> list[Path]:
     """Write the module and the YAML of a new method, both or none: into the project, or into the folder of a package.
     UserError for a name that is taken or no identifier, and for a folder that is no package."""
     if not OWN_NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise UserError(f"{name!r} is no name of a method: {OWN_NAMES} and no word of Python")
+        raise UserError(f"{name!r} is not a name of a method: {OWN_NAMES} and no word of Python")
     if taken := config.options(where.conf, "method").get(name):
         raise UserError(f"method {name!r} exists: {taken}; choose another name")
     module, code, conf = _project(where) if package is None else _package(package)
@@ -59,5 +59,5 @@ def _package(folder: Path) -> tuple[str, Path, Path]:
         top = top.parent
         parts.insert(0, top.name)
     if not all(part.isidentifier() for part in parts):
-        raise UserError(f"{'.'.join(parts)!r} is no name of a Python package; rename the folder")
+        raise UserError(f"{'.'.join(parts)!r} is not a name of a Python package; rename the folder")
     return ".".join(parts), folder, folder / "conf"
