@@ -69,7 +69,7 @@ def test_words_of_a_command_name_items_and_nothing_else_does():
         ("figures/cutajar2017_fgi2.pdf", "did you mean 'cutajar2017_fig2'?"),
         ("figures/rossi2021_table5.pdf", "has no rule; ask for tables/rossi2021_table5.csv"),
         ("figures/cutajar2017_fig2.jpg", "has no rule; ask for figures/cutajar2017_fig2.pdf"),
-        ("tables/rossi2021_table3.csv", "cannot be made yet: it needs all 11 million rows of HIGGS"),
+        ("tables/rossi2021_table3.csv", "cannot be made yet: it needs a study of HIGGS"),
     ],
 )
 def test_what_cannot_be_made_is_refused_with_what_can(word, message):
@@ -271,4 +271,4 @@ def test_the_state_follows_from_what_is_committed(tmp_path, registry):
         link = f"[{name.removeprefix(f'{item.study}-')}](results/{name}/)"
         part = f"available; has results in part: {link}"
         assert listing.state(where, item) == (f"has [results](results/{name}/)" if name == item.study else part)
-    assert listing.state(where, registry["rossi2021_table3"]).startswith("later: needs all 11 million rows of HIGGS")
+    assert listing.state(where, registry["rossi2021_table3"]).startswith("later: needs a study of HIGGS")

@@ -18,7 +18,7 @@ INTRODUCTION = """\
 # Protocol ledger
 
 How much of a difference between two printed numbers is protocol. Made by `make docs` from committed records and
-`published/`, without fitting anything again: every fit is scored from its stored predictions on both scales of the
+`published/`, without fitting anything again: fits are scored from its stored predictions on both scales of the
 target, by the density of its mixture, by that of the Gaussian with the same mean and variance, and by the mean over its
 draws of their log densities. All numbers are MNLL in nats; lower is better.
 """
@@ -33,8 +33,8 @@ SCALE_NOTE = (
 DENSITY_NOTE = (
     "Mean over splits (their standard deviation). A method that predicts one Gaussian has zeros. Gaussian - "
     "mixture: what printing the density of the matched moments (as moment propagation does: ashman2020's AEP) "
-    "adds to the density of the mixture (ashman2020's DSVI, rossi2021). Mean of logs - log of mean: what "
-    "averaging log densities over draws adds to the log of the averaged density; never below zero. Records made "
+    "adds to the MNLL of the mixture (ashman2020's DSVI, rossi2021). Mean of logs - log of mean: what averaging "
+    "log densities over draws adds to the MNLL of the averaged density; never below zero. Records made "
     "before these scores were noted are absent."
 )
 SPLITS_NOTE = (
