@@ -49,7 +49,7 @@ def test_the_folder_answers_as_the_fit_does_without_its_project(project, gpbench
     for table in (frame.to_numpy(), frame.to_numpy().tolist()):
         pd.testing.assert_frame_equal(model.predict(table), expected.reset_index(drop=True))
     for table in (frame.to_dict("list"), frame["age"]):
-        with pytest.raises(UserError, match="^inputs (are no table of numbers|have shape)"):
+        with pytest.raises(UserError, match="^inputs (are not a table of numbers|have shape)"):
             model.predict(table)
     (part,) = folder.rglob("points.parquet")
     part.write_bytes(b"")
