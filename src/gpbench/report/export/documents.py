@@ -33,7 +33,7 @@ RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budge
 FIGURES = ("critical_difference", "performance_profile", "rank_by_budget", "pareto", "log_density")
 TABLES = (
     *("regression_mnll", "regression_rmse", "classification_mnll", "classification_error"),
-    *("ranks", "cost", "status", "unfinished"),
+    *("ranks", "cost", "status", "unfinished", "convergence"),
 )
 OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
 COMPARISON = "all_mnll"

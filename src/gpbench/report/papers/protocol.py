@@ -18,8 +18,8 @@ INTRODUCTION = """\
 # Protocol ledger
 
 How much of a difference between two printed numbers is protocol. Made by `make docs` from committed records and
-`published/`, without fitting anything again: fits are scored from its stored predictions on both scales of the
-target, by the density of its mixture, by that of the Gaussian with the same mean and variance, and by the mean over its
+`published/`, without fitting anything again: fits are scored from their stored predictions on both scales of the
+target, by the density of their mixtures, by that of the Gaussian with the same mean and variance, and by the mean over
 draws of their log densities. All numbers are MNLL in nats; lower is better.
 """
 SHIFT_NOTE = (
