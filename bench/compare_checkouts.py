@@ -102,17 +102,17 @@ def digest(folder: Path) -> dict[str, str]:
     import numpy as np
     import pandas as pd
 
-    found = {}
+    parts = {}
     for path in sorted(folder.glob("*.parquet")):
         table = pd.read_parquet(path).drop(columns="seconds", errors="ignore")
-        found[path.stem] = table.to_csv(float_format="%.17g").encode()
+        parts[path.stem] = table.to_csv(float_format="%.17g").encode()
     for path in sorted(folder.glob("*.npz")):
         with np.load(path) as arrays:
             for name in sorted(name for name in arrays.files if not name.endswith("seconds")):
                 part = name.split("/")[0] if "/" in name else path.stem  # of arrays.npz, and the model of controls
-                found[part] = found.get(part, b"") + name.encode() + arrays[name].tobytes()
-    found = {part: hashlib.sha256(content).hexdigest()[:12] for part, content in found.items()}
-    return found
+                parts[part] = parts.get(part, b"") + name.encode() + arrays[name].tobytes()
+    parts = {part: hashlib.sha256(content).hexdigest()[:12] for part, content in parts.items()}
+    return parts
 
 
 def run(root: Path, out: Path, wanted: list[list[str]]) -> dict[str, dict]:

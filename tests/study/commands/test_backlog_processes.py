@@ -15,9 +15,9 @@ from gpbench import places
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage import committed
 
-KILLS, FITS = 20, 2 * 2 * 8
+KILLS, FITS = 20, 2 * 2 * 16
 STUDY = (
-    "methods=[linear,svgp] datasets=[boston,wine] splits=8 svgp.optimiser=adam svgp.num_inducing=5 svgp.steps=400 "
+    "methods=[linear,svgp] datasets=[boston,wine] splits=16 svgp.optimiser=adam svgp.num_inducing=5 svgp.steps=400 "
     "trainer.replicas=1 trainer.checkpoint_seconds=0"
 )
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def where(project):
-    """A project whose backlog is 32 fits of a second or two, recorded after each piece of one fit a core."""
+    """A project whose backlog is 64 fits of a second or two, recorded after each piece of one fit a core."""
     write(project, f'{{study: default, overrides: "{STUDY}"}}', minutes=1e-9)
     return places.find()
 
@@ -62,7 +62,7 @@ def test_twenty_kills_at_random_lose_nothing_that_was_recorded(where):
         assert kept.items() <= now.items()
         kept = now
     print(f"{len(kept)} of {FITS} fits recorded after {KILLS} kills: {dict(hits)}")
-    assert 0 < len(kept) < FITS  # there was work to interrupt until the last
+    assert 0 < len(kept) < FITS  # there was work to interrupt until the last, on a fast machine, too
     assert begin(where).wait() == 0
     ended = records(where)
     assert kept.items() <= ended.items()

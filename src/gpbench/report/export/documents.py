@@ -84,12 +84,12 @@ def summary(view: Joined) -> str:
     comparison, study = comparisons.compare(view, spec), view.study
     fits = view.fits[~view.fits["family"].isin(NOT_OURS)]
     done, lacks = fits[fits["status"].isin(SCORED)], fits.loc[fits["status"] == "missing", "method"].map(view.labels)
+    missing = f"; {len(lacks)} of {', '.join(lacks.unique())} are missing" if len(lacks) else ""
     text = (
         f"Study `{study['name']}`: {count(len(done), 'fit')} of {count(done['method'].nunique(), 'method')} on "
         f"{count(len(view.datasets), 'data set')}, protocol {study['protocol']}, budget {study['budget']}, "
-        f"{study['splits']} splits" + f"; {len(lacks)} of {', '.join(lacks.unique())} are missing" * (len(lacks) > 0)
+        f"{study['splits']} splits{missing}."
     )
-    text += "."
     if of := Counter(view.labels[method] for method, _ in view.taken):
         cells = ", ".join(f"{n} of {label}" for label, n in of.items())
         text += f" {count(len(view.taken), 'cell')} are of runs with more updates or rows ({cells})."
