@@ -54,6 +54,8 @@ class Method:
     #: training rows of 10 columns
     seconds_per_step: PositiveFloat = 0.02
     rows_power: NonNegativeFloat = 0.25  #: the power of the number of training rows that it grows with
+    #: operations of an update in each layer, which take a GPU as long as they take to start; null: no estimate for one
+    operations_per_layer: PositiveInt | None = None
     #: hyperparameter -> what studies with `tune` try of it: a list of values, or a range {low: 0.001, high: 0.1}, whose
     #: logarithm is uniform; what the user sets is not tuned
     tunable: dict[str, Any] = field(default_factory=dict)

@@ -146,10 +146,11 @@ class Reported:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a method declares of its cost: seconds a step at 500 rows of 10 columns, and how they grow with rows."""
+    """What a method declares of the cost of a step: seconds at 500 rows of 10 columns, their growth, operations."""
 
     seconds_per_step: float
     rows_power: float
+    operations_per_layer: int | None = None
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def calibration(view: View) -> Figure:
             axis.axline((0.5, 0.5), slope=1, **_REFERENCE)
             low = min(axis.get_xlim()[0], axis.get_ylim()[0])
             axis.set(xlabel="predicted probability", ylabel="fraction correct", xlim=(low, 1.02), ylim=(low, 1.02))
+        canvas.remark_incomplete(axis, view.cells_of(dataset, "mnll"))
     canvas.legend(figure, view, shown["method"])
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
@@ -94,6 +95,7 @@ def pit(view: View) -> Figure:
         _histograms(axis, methods, bars, canvas.looks(view))
         labels = [textwrap.fill(view.labels[method], 12) if i % 4 == 0 else "" for method in methods]
         axis.set_yticks(np.arange(len(methods)) - 0.4, labels)
+        canvas.remark_incomplete(axis, view.cells_of(dataset, "mnll"))
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
 

@@ -193,10 +193,10 @@ def log_x(axis: Axes) -> None:
 
 
 def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
-    """A remark that counts the cells with unfinished splits and those that still improve, if there are any."""
-    incomplete, improving = int((~cells["complete"]).sum()), int((cells["improving"] > 0).sum())
-    texts = [f"{incomplete} incomplete"] * bool(incomplete) + [f"{improving} still improving"] * bool(improving)
-    remark(axis, ", ".join(texts))
+    """A remark that counts cells without all splits, with fits that have not converged, and that still improve."""
+    unmixed = ~cells["complete"] & (cells["n"] == cells["expected"]) & cells["statuses"].str.contains(UNMIXED)
+    counts = {"incomplete": ~cells["complete"] & ~unmixed, UNMIXED: unmixed, "still improving": cells["improving"] > 0}
+    remark(axis, ", ".join(f"{which.sum()} {state}" for state, which in counts.items() if which.any()))
 
 
 def headline(figure: Figure, text: str) -> None:

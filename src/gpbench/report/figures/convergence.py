@@ -25,6 +25,7 @@ def convergence(view: View) -> Figure:
         _draw_finals(left, view, without_trace, "mnll")
         _draw_published(right, view, dataset)
         canvas.title(left, dataset)
+        canvas.remark_incomplete(right, view.cells_of(dataset, "mnll"))
         left.set(ylabel="test MNLL (nats)", xscale="log")
     axes[-1, 0].set_xlabel("training seconds")
     axes[-1, 1].set_xlabel("steps")
@@ -66,6 +67,7 @@ def error_over_time(view: View) -> Figure:
             axis.set_ylabel(label if label != label_on_left else "")
     for dataset, top in zip(view.datasets, axes[0], strict=True):
         canvas.title(top, dataset)
+        canvas.remark_incomplete(top, view.cells_of(dataset, view.error_metric(dataset)))
     canvas.legend(figure, view, view.done["method"])
     canvas.headline(figure, view.unrecorded("traces"))
     return figure
@@ -87,6 +89,7 @@ def error_at_equal_seconds(view: View) -> Figure:
             last = values[:, -1].mean()
             axis.plot([rows["seconds"].max(), right], [last, last], ":", color=look.color, linewidth=0.8)
         _limit(axis, scores, pd.Series(dtype=float))
+        canvas.remark_incomplete(axis, view.cells_of(dataset, metric))
         axis.set(xscale="log", ylabel=f"test {METRICS[metric].label}")
         drawn += traces["method"].tolist()
     canvas.legend(figure, view, drawn)

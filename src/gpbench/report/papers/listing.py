@@ -19,13 +19,6 @@ from gpbench.study.records import Cell
 
 CORES = 2
 LAUNCH = 18e-6  # steps of five methods on an H100 come out right to two fifths (docs/gpu.md)
-KERNELS = {
-    **dict.fromkeys(("svgp", "fitc_svgp", "dsvi", "bsgp", "ipvi_dgp", "exact_gp", "sgpr", "fitc"), 300),
-    **dict.fromkeys(("dgp_rff", "dnn", "bnn"), 200),
-    **dict.fromkeys(("aep", "dgp_vae", "dgp_meanfield"), 600),
-}
-"""Operations per step (forward, backward, Adam) and layer, counted on a CPU: svgp 318, fitc_svgp 283, dsvi of two and
-five layers 619 and 1,528, dgp_rff of two 412, aep, dgp_vae and dgp_meanfield of two 1,305, 1,168 and 1,069."""
 
 INTRODUCTION = f"""\
 # Figures and tables of papers by name
@@ -40,11 +33,10 @@ hold the printed numbers beside ours, with a verdict for each; column *verdicts*
 **2 cores**: expected minutes at the stated budget, by the model of `gpbench cost` from the committed records alone;
 where no record is similar, rough coefficients, which are wrong by a factor of three or more in one cell of five.
 **One GPU**: expected minutes, as starting operations takes the time (fitted to docs/gpu.md): {LAUNCH * 1e6:.0f} µs for
-each of about 300 operations per layer (200 with random features or without GPs, 600 where moments are propagated),
-with all splits and replicas of a cell in one batch (`overrides="trainer=gpu"`); methods without such steps as on two
-cores. **State**: *available*, but not run; *has results* where its run is committed in docs/results (*in part*:
-another run of its study); *needs* data that are not pinned; *lacks* lines that were printed, with the reason; *later*
-with what it needs.
+each of the `operations_per_layer` that a method declares, with all splits and replicas of a cell in one batch
+(`overrides="trainer=gpu"`); methods that declare none as on two cores. **State**: *available*, but not run; *has
+results* where its run is committed in docs/results (*in part*: another run of its study); *needs* data that are not
+pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
 """
 CORE_LIMIT = "a core"
 """End of the reason for too many workers: a property of the machine, so it does not belong in this list."""
@@ -142,12 +134,12 @@ def expected(where: Places, study_name: str, overrides: str) -> Expected:
 
 def _launches(cell: Cell) -> float:
     """Seconds of all fits of a cell together if bound by kernel launches; infinite for other methods."""
-    what = cell.what
-    if cell.family not in KERNELS or what.trained_by != "single" or not what.steps:
+    what, operations = cell.what, cell.cost.operations_per_layer
+    if not operations or what.trained_by != "single" or not what.steps:
         return float("inf")
     depths = (what.method.hyper.get(key) for key in ("layers", "hidden_layers"))
     layers, hidden = (depth if isinstance(depth, int) else 0 for depth in depths)
-    return what.steps * (layers or hidden + 1) * KERNELS[cell.family] * LAUNCH
+    return what.steps * (layers or hidden + 1) * operations * LAUNCH
 
 
 def _minutes(seconds: float) -> str:

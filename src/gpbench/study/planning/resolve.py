@@ -228,7 +228,7 @@ def make_cell(setup: Setup, method: MethodConfig, dataset: schema.Dataset, overr
         test_rows=test_rows,
         what=what,
         how=setup.trainer,
-        cost=Cost(header.seconds_per_step, header.rows_power),
+        cost=Cost(header.seconds_per_step, header.rows_power, header.operations_per_layer),
         sampler="sample" in header.kinds,
         skip=impossible(study.kind, method, dataset, train_rows, frozen.outputs),
         fits=_fits(what, dataset.rows, _splits(study, protocol, dataset), study.replicas),
