@@ -1,4 +1,4 @@
-"""Adaptive cross approximation: a covariance matrix by a few of its columns (harbrecht2012, urbainczyk2025 sec. 3.4).
+"""Adaptive cross approximation: a covariance matrix by a few of its columns (harbrecht2012, urbainczyk2025 sec. 3.3).
 
 K ~ C C^T, C `[n, r]` the first r columns of the pivoted Cholesky factor of K: with d = diag(K),
 

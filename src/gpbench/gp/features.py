@@ -22,16 +22,14 @@ def random_features(kernel: str, x: Tensor, frequencies: Tensor, outputscale: Te
 
     x `[*S, R, B, D]`, frequencies Omega `[*S, R, D, F]` (radians per unit of x), outputscale `[R]` (a variance);
     returns `[*S, R, B, 2 F]` or `[*S, R, B, F]`; x and Omega may each lack the axis S. With
-    Omega_dj ~ N(0, 1 / lengthscale_d^2), E[Phi Phi^T] = K and the error is of order F^-1/2.
-    """
+    Omega_dj ~ N(0, 1 / lengthscale_d^2), E[Phi Phi^T] = K and the error is of order F^-1/2."""
     return {"rbf": fourier, "arc_cosine": rectified}[kernel](x, frequencies, outputscale)
 
 
 def fourier(x: Tensor, frequencies: Tensor, outputscale: Tensor) -> Tensor:
     """Features of the RBF-ARD kernel, shapes as in `random_features`.
 
-    Phi = sqrt(outputscale / F) [cos(x Omega), sin(x Omega)]. Source: rahimi2007, cutajar2017 section 2.1.1.
-    """
+    Phi = sqrt(outputscale / F) [cos(x Omega), sin(x Omega)]. Source: rahimi2007, cutajar2017 section 2.1.1."""
     angle = product(x, frequencies)
     scale = (outputscale / frequencies.shape[-1]).sqrt()[:, None, None]
     return scale * torch.cat([angle.cos(), angle.sin()], -1)
@@ -40,8 +38,7 @@ def fourier(x: Tensor, frequencies: Tensor, outputscale: Tensor) -> Tensor:
 def rectified(x: Tensor, frequencies: Tensor, outputscale: Tensor) -> Tensor:
     """Features of the arc-cosine kernel of order 1 with ARD, shapes as in `random_features`.
 
-    Phi = sqrt(2 outputscale / F) max(0, x Omega). Source: cho2009, cutajar2017 section 2.1.2.
-    """
+    Phi = sqrt(2 outputscale / F) max(0, x Omega). Source: cho2009, cutajar2017 section 2.1.2."""
     scale = (2 * outputscale / frequencies.shape[-1]).sqrt()[:, None, None]
     return scale * product(x, frequencies).relu()
 
@@ -97,8 +94,7 @@ def product(left: Tensor, right: Tensor) -> Tensor:
     """Matrix product of left `[*S, R, B, K]` and right `[*S, R, K, D]` -> `[*S, R, B, D]`.
 
     Where one of them lacks the sample axis S, the samples of the other join its rows or its columns, so that
-    nothing is copied S times.
-    """
+    nothing is copied S times."""
     if left.ndim == right.ndim:
         return left @ right
     if left.ndim > right.ndim:

@@ -152,8 +152,7 @@ def rbf(x1: Tensor, x2: Tensor, lengthscale: Tensor, outputscale: Tensor, centre
 
     k(a, b) = outputscale * exp(-1/2 sum_d (a_d - b_d)^2 / lengthscale_d^2).
     x1 `[*R, N, D]`, x2 `[*R, M, D]`, lengthscale `[*R, D]` (units of x), outputscale `[*R]` (a variance,
-    units of f squared); centre as in `scaled`; returns `[*R, N, M]`. Differentiable once.
-    """
+    units of f squared); centre as in `scaled`; returns `[*R, N, M]`. Differentiable once."""
     k: Tensor = _Stationary.apply(x1, None if x2 is x1 else x2, lengthscale, outputscale, "rbf", centre)
     return k
 
@@ -264,8 +263,7 @@ FROM_ORIGIN = {"linear": linear, "arccosine": arc_cosine}
 def rbf_factor(z: Tensor, lengthscale: Tensor, outputscale: Tensor, jitter: float, name: str) -> Tensor:
     """Lower Cholesky factor of k(Z, Z) + jitter * outputscale * I `[*R, M, M]`, shapes as in `rbf`.
 
-    More jitter where that needs it as in `linalg.cholesky`, with events of `name`. Differentiable once.
-    """
+    More jitter where that needs it as in `linalg.cholesky`, with events of `name`. Differentiable once."""
     factor: Tensor = _RBFFactor.apply(z, lengthscale, outputscale, jitter, name)
     return factor
 
@@ -331,8 +329,7 @@ def rbf_gradient(
     and r and c the sums of the rows and columns of W:
     d/da = W b - r a,    d/db = W^T a - c b,    d/d log outputscale = sum W,
     d/d log lengthscale = sum_nm W_nm (a_n - b_m)^2 = -sum_n a_n d/da_n - sum_m b_m d/db_m.
-    Without b both gradients fall to a, and weight is W + W^T.
-    """
+    Without b both gradients fall to a, and weight is W + W^T."""
     mirrored = b is None
     if b is None:
         b = a
@@ -358,8 +355,7 @@ def rbf_gradient(
 def start_lengthscale(x: Tensor, given: float | None = None) -> Tensor:
     """Initial lengthscale `[R]`: the one given, else sqrt(sum_d var x_d), which is sqrt(D) on standardised inputs.
 
-    x `[R, N, D]`: the training rows, none of padding.
-    """
+    x `[R, N, D]`: the training rows, none of padding."""
     if given is not None:
         return x.new_full(x.shape[:1], given)
     centred = x - x.sum(1, keepdim=True) / x.shape[1]

@@ -1,7 +1,7 @@
 """AEP: approximate (power) expectation propagation for deep GPs (bui2016; classification and linear means ashman2020).
 
 Model      FITC in every layer l = 1..L: u = L_K v with L_K L_K^T = K_ZZ, v ~ N(0, I),
-           h^l_n ~ N(k_n^T K_ZZ^-1 u, k_nn - k_n^T K_ZZ^-1 k_n + s_l), y_n ~ p(y | h^L_n), p with its own noise.
+           h^l_n ~ N(k_n^T K_ZZ^-1 u, k_nn - k_n^T K_ZZ^-1 k_n + s_l), s_L = 0; y_n ~ p(y | h^L_n), with its own noise.
 Posterior  q(v) = p(v) g(v)^N, one Gaussian factor g for all rows: S = (I + T)^-1, m = S t, with T = R R^T and t the
            sums of the N factors. Cavity of power a: S_c = (I + b T)^-1, m_c = b S_c t, b = 1 - a / N.
 Objective  energy = sum_layers,outputs [phi(m, S) + N / a (phi(m_c, S_c) - phi(m, S))] + 1/a sum_n log Z_n,
@@ -40,8 +40,8 @@ class Hyperparameters(RBFSettings):
     """Settings of bui2016 as ashman2020 describes them; starting kernels and the jitter as in its program.
 
     mean_function: of the hidden layers; ard, separate: as in `svgp`; lengthscale: of the first layer, in median
-    distances between training inputs; hidden_lengthscale and -outputscale: of later layers; layer_noise_variance: s_l.
-    """
+    distances between training inputs; hidden_lengthscale and -outputscale: of later layers; layer_noise_variance: s_l
+    of the hidden layers; all of them, and noise_variance, at the start."""
 
     layers: PositiveInt = 2
     hidden_width: PositiveInt = 2

@@ -43,8 +43,7 @@ class State:
 
     params: trained (or sampled) tensors, unconstrained. buffers: tensors fixed at initialisation.
     memory: what a sampler keeps besides (momenta, adaptation). samples: reservoir of a sampler,
-    name -> list of `[R, ...]` snapshots of params.
-    """
+    name -> list of `[R, ...]` snapshots of params."""
 
     params: dict[str, Tensor]
     buffers: dict[str, Tensor] = field(default_factory=dict)
@@ -59,7 +58,7 @@ class State:
 
 
 def noise_variance(params: dict[str, Tensor]) -> Tensor | None:
-    """Variance of the Gaussian likelihood `[R]` or `[R, P]`, scaled units; None in classification."""
+    """Variance of the Gaussian likelihood `[R]` or `[R, P]`, scaled units; None in classification and for counts."""
     return params["log_noise_variance"].exp() if "log_noise_variance" in params else None
 
 
@@ -199,7 +198,8 @@ class SamplerMethod(SteppedMethod, ABC):
 
     @abstractmethod
     def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
-        """Advance `state` in place by transition `step` (from 0); returns minus the estimated log joint `[R]`."""
+        """Advance `state` in place by transition `step` (from 0); returns the loss `[R]` that is traced,
+        minus the log joint up to constants, an estimate of it, or another objective that the method names."""
 
     def burn_in(self, steps: int) -> int:
         """Steps before the first state is kept, which leave one at least."""

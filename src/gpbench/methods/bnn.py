@@ -12,10 +12,10 @@ inputs a, a layer's a W + b is N(a M + m_b, a^2 S^2 + s_b^2) under q, independen
 
 Prediction is the equal mixture over `samples_test` networks whose weights all rows share. Units as in `dnn`.
 
-It stands in for probabilistic back-propagation (hernandezlobato2015), whose hand-written moment matching is out of
-proportion here: the network and the factorised Gaussian posterior are alike, the inference is not, and the variances
-of prior and noise, inferred there, are here fixed and a point estimate. s^2 starts small, for under the noise of
-s^2 = v training stalls. Stored as logs: s^2 and the noise variance.
+`pbp` is the published inference for such a network, probabilistic back-propagation (hernandezlobato2015): network and
+factorised Gaussian posterior are alike, the inference is not, and the variances of prior and noise, inferred there, are
+here fixed and a point estimate. s^2 starts small, for under the noise of s^2 = v training stalls. Stored as logs: s^2
+and the noise variance.
 """
 
 from __future__ import annotations

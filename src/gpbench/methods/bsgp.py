@@ -52,14 +52,14 @@ SAMPLED = {
 
 @dataclass(frozen=True)
 class Hyperparameters(Settings):
-    """Settings of rossi2021 where given (num_samples there: 256), else of its program, but for the step size.
+    """Settings of rossi2021 where given (num_samples there: 256), else of its program, but step_size, optimise_every.
 
     The program's 0.01 is meant for its 210,000 transitions; 0.03 covers nine times the ground in a few thousand and had
-    the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have
-    min(hidden_width, D) outputs; kernel, ard: as in `svgp`; burn_in: fraction of the updates; noise_variance: the
-    initial one, Var(y) = 1; optimise_every: transitions for each Adam step, whose rate is learning_rate; window: states
-    it chooses from. start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain with such a start
-    has smaller steps, which fall by the factor step_decay in burn-in, and hidden layers where there is little noise."""
+    the better held-out density on training rows of boston after 1,000 and 3,000. Hidden layers have min(hidden_width,
+    D) outputs; kernel, ard: as in `svgp`; burn_in: fraction of the updates; noise_variance: at the start, Var(y) = 1;
+    optimise_every: transitions for each Adam step (21 there), whose rate is learning_rate; window: states it chooses
+    from. start_rows, start_iterations: as in `dsvi`, of the last layer (0: v = 0); a chain with such a start has
+    smaller steps, which fall by the factor step_decay in burn-in, and hidden layers where there is little noise."""
 
     layers: PositiveInt = 1
     hidden_width: PositiveInt = 30
@@ -128,7 +128,7 @@ class Method(SamplerMethod):
         return Shapes((1 + coordinates,), (2, self.hyper.layers - 1, self.hyper.hidden_width))
 
     def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
-        """One transition, `step` from 0; the loss `[R]` is that of the state left, NaN where the chain diverged."""
+        """One transition, `step` from 0; the loss `[R]` is of the state before it, NaN where the chain diverged."""
         adapt = step < self.burn_in(steps)
         choice, kick = noise.fixed.tensor_split([1], 1)
         hidden = noise.per_row.permute(2, 3, 0, 1, 4)  # [2, L - 1, R, B, width]
@@ -190,7 +190,7 @@ class Method(SamplerMethod):
         return (batch.weight * ell[0]).sum(-1)
 
     def log_prior(self, layers: list[Layer], params: dict[str, Tensor]) -> Tensor:
-        """log p(Psi) `[R]` without constants."""
+        """log p(Psi) `[R]`: -1/2 (|v|^2 + |log lengthscale|^2 + |log(outputscale / .05)|^2) + log p(Z) if sampled."""
         centred = {
             name: value - PRIOR_LOG_OUTPUTSCALE if name.endswith("log_outputscale") else value
             for name, value in self.sampled(params).items()

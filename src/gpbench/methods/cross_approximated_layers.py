@@ -1,4 +1,4 @@
-"""Hidden layers of a deep GP by adaptive cross approximation (urbainczyk2025, section 3.4); see `hidden_layers`.
+"""Hidden layers of a deep GP by adaptive cross approximation (urbainczyk2025, section 3.3); see `hidden_layers`.
 
 u_l = C_l xi_l, C_l = k_l(X, P_l) L^-T, L L^T = k_l(P_l, P_l), with r rows P_l as pivots, which `gp.cross_approximation`
 finds from the covariance of the layer. Pivots stay within an E-step, while C_l moves with the layer below. After an

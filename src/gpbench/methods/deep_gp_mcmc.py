@@ -22,8 +22,8 @@ from gpbench.methods.hidden_layers import Tensors
 
 @dataclass(frozen=True)
 class Hyperparameters(stride.Hyperparameters):
-    """As those of `stride`; num_inducing and candidates are of the sparse GP whose covariance parameters it takes, and
-    em_iterations says only that the steps of pCN stay in the last one of so many parts of the chain."""
+    """As those of `stride`; num_inducing and candidates are of the sparse GP whose covariance parameters it takes,
+    rounds and objective do nothing, and the steps of pCN stay in the last of em_iterations parts of the chain."""
 
     def impossible(self, task: str) -> str:
         if self.hidden != "full":

@@ -169,7 +169,7 @@ class Method(SamplerMethod):
 
 
 def log_likelihood(v: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-    """log p(y | F1 = L v) in nats `[R]`; v `[R, n]`, zero in padding rows."""
+    """log N(y; 0, C), C = K2 + noise_variance I at F1 = L v, in nats `[R]`; v `[R, n]`, zero in padding rows."""
     chol, whitened = top_posterior(v, buffers)
     log_det = chol.diagonal(dim1=-2, dim2=-1).log().sum(1)
     return -0.5 * (whitened.square().sum(1) + math.log(2 * math.pi) * buffers["mask"].sum(1)) - log_det

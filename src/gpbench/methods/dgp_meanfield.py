@@ -10,8 +10,8 @@ Objective  bound = sum_l F_l + sum_{l<L} sum_n H[q(h^l_n)], with the expectation
 Prediction x goes through the layers with their best q(u); the output of each is taken for a Gaussian with its exact
            moments, independent over units.
 
-mu^l = P^l + offset, P^1 the leading principal components of x at unit variance, padded with zeros, P^l = P^1; offsets
-start at 0. All is computed in float64 whatever the parameters' type: K^-1 magnifies the rounding of Psi2.
+mu^l = P + offset, P = x W at mean square 1, W the leading right-singular vectors of x, or the identity where layers are
+as wide as x; offsets start at 0. All is in float64 whatever the parameters' type: K^-1 magnifies the rounding of Psi2.
 The paper leaves the start open. Its authors' program (PyDeepGP) has v = 0.01 to 0.02 and s = 1 % of the variance of a
 layer's outputs, fixed for a while; v = s = 0.1 takes Adam further (boston, 600 steps: bound -240, not -265 nats). Its
 jitter starts at 1e-3 too, but is trained: u is f(Z) with that much noise, and the bound stays one.
@@ -58,7 +58,7 @@ class Hyperparameters(RBFSettings):
 
 
 def principal_map(x: Tensor, width: int) -> Tensor:
-    """W `[1, D, width]`: x W, x `[1, N, D]`, are the first principal components at mean square 1, or all and zeros."""
+    """W `[1, D, width]`: x W, x `[1, N, D]`, are the first principal components, or all of x, at mean square 1."""
     weights = mean_map(x, width)
     scale = ((x @ weights).square().sum(1) / x.shape[1]).sqrt()
     return weights / torch.where(scale > 0, scale, 1.0)[:, None]
@@ -110,9 +110,9 @@ class Method(GradientMethod):
         mask = state.buffers["mask"].double()
         params = double(state.params)
         variables = self.variables(params, double(state.buffers))
-        bound = self.entropy(variables, mask)
+        bound = self.entropy(variables, mask)  # sum_{l < L} sum_n H[q(h^l_n)]
         for name, inputs, outputs in zip(self.names, variables, variables[1:], strict=False):
-            bound = bound + self.bound(params, name, inputs, outputs, mask)
+            bound = bound + self.bound(params, name, inputs, outputs, mask)  # F_l
         return -bound
 
     def entropy(self, variables: list[Gaussians], mask: Tensor) -> Tensor:

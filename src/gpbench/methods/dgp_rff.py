@@ -55,8 +55,8 @@ CHUNK_ELEMENTS = 2**20
 
 @dataclass(frozen=True)
 class Hyperparameters(OptimisedSettings):
-    """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task;
-    lengthscale: null = sqrt(total variance of the training inputs); weight_mean_variance, weight_variance: the
+    """hidden_layers: 0 is a shallow GP; num_features: frequencies a layer; likelihood: null = by task; lengthscale: of
+    layer 1 at the start, null = sqrt(total variance of its inputs); weight_mean_variance, weight_variance: the
     variance the initial m are drawn with, and the initial s^2; samples_late: Monte Carlo samples from half of the
     updates on; local_reparameterisation: noise on Phi W, one draw a row, instead of on W; freeze_fraction: part of the
     updates during which covariance parameters, by `freeze_frequencies` q(Omega), by `freeze_noise` the noise stay."""
@@ -154,7 +154,7 @@ class Method(GradientMethod):
         return frozenset(noise) | {f"{name}.{parameter}" for name in self.names for parameter in frozen}
 
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
-        """-elbo `[R]`."""
+        """-elbo = KL[q || p] - 1/S sum_s sum_b weight_b log p(y_b | x_b, W_s, Omega_s), `[R]`."""
         shared, local = noise.fixed.transpose(0, 1), noise.per_row.permute(2, 0, 1, 3)
         samples = len(shared)
         # some samples at a time, whose features are computed again in the backward pass: memory stays small
@@ -173,7 +173,7 @@ class Method(GradientMethod):
         return (batch.weight * log_prob).sum((0, 2))
 
     def kl(self, state: State) -> Tensor:
-        """KL[q(W) || N(0, I)] + KL[q(Omega) || N(0, 1 / lengthscale^2)] in nats, `[R]`."""
+        """KL[q(W) || N(0, I)] + KL[q(Omega) || N(0, 1 / lengthscale^2)], this not in prior_fixed, in nats, `[R]`."""
         total = torch.zeros(())
         for name in self.names:
             weight = mean_field.factor(state.params, f"{name}.weight")

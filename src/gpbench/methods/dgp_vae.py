@@ -37,7 +37,7 @@ from gpbench.methods.training_rows import Batch
 from gpbench.streams import Key
 
 START_DEVIATION = 0.1
-"""Standard deviation of v at the start; at 1, f would hide what the networks say."""
+"""Standard deviation of the whitened u under q(u) at the start; at 1, f would hide what the networks say."""
 
 
 @dataclass(frozen=True)
@@ -107,11 +107,12 @@ class Method(dgp_meanfield.Method):
     def loss(self, state: State, batch: Batch, noise: Noise) -> Tensor:
         params, weight = double(state.params), batch.weight.double()
         variables, layers = self.variables(params, double({"x": batch.x, "y": batch.y})), self.layers(state)
-        bound = self.entropy(variables, weight)
+        bound = self.entropy(variables, weight)  # sum_{l < L} sum_n H[q(h^l_n)]
         for name, layer, inputs, outputs in zip(self.names, layers, variables, variables[1:], strict=False):
             expected = self.expected_log_prob(
                 outputs, propagation.moments(layer, *inputs), self.noise_variance(state, name)
             )
+            # sum_n E log N(h^l_n; f^l, s_l) - KL[q(u^l) || p(u^l)], f^l with its exact moments
             bound = bound + (weight * expected).sum(-1) - sparse.kl_whitened(layer.whitened_mean, layer.posterior_chol)
         return -bound
 

@@ -5,7 +5,7 @@ Model      f^0 = x;  f^l = m^l(f^{l-1}) + g^l(f^{l-1}) + e^l,  g^l ~ GP(0, k^l),
            W is the identity, padded with zeros to widen, the leading right-singular vectors to narrow.
 Posterior  q = prod_l p(g^l | u^l) q(u^l), each layer as in `svgp`; layers are coupled through samples only.
 Objective  elbo = 1/S sum_s sum_n E_{q(f^L_n | f^{L-1}_sn)} log p(y_n | f^L_n) - sum_l KL[q(v^l) || N(0, I)],
-           f^l_sn = mean + sqrt(variance + s_l) * normal, row by row (salimbeni2017, eqs. 15 and 18).
+           f^l_sn = m^l(f^{l-1}_sn) + mean + sqrt(variance + s_l) * normal, row by row (salimbeni2017, eqs. 15 and 18).
 
 With one layer it is `svgp`. Softmax, whose expectation has no closed form, takes one f^L_sn for each f^{L-1}_sn.
 """
@@ -30,13 +30,12 @@ from gpbench.streams import Key
 
 @dataclass(frozen=True)
 class Hyperparameters(svgp.LayerSettings):
-    """Settings of salimbeni2017 as ashman2020 ran them; hidden layers have min(hidden_width, D) outputs.
+    """Settings of salimbeni2017 as ashman2020 ran them, but for q, here whitened, and lengthscale (1 there).
 
-    lengthscale null: sqrt(total variance of the layer's inputs); inner: of the hidden layers at the start;
-    layer_noise_variance: s_l at the start, 0: hidden layers have no noise. start_rows:
+    Hidden layers have min(hidden_width, D) outputs. lengthscale null: sqrt(total variance of the layer's inputs);
+    inner: of the hidden layers at the start; layer_noise_variance: s_l at the start, 0: no noise there. start_rows:
     in regression the last layer starts at the optimum of `sgpr` on at most so many rows (0: like the others), found by
-    start_iterations of L-BFGS; hidden layers and rates are smaller where there is little noise; others as in `svgp`.
-    """
+    start_iterations of L-BFGS; hidden layers and rates are smaller where there is little noise; others as in `svgp`."""
 
     layers: PositiveInt = 2
     hidden_width: PositiveInt = 30

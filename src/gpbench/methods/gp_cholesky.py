@@ -6,7 +6,7 @@ Model      f ~ GP(0, k); y_n ~ Bernoulli(Phi(f(x_n))).
 Objective  log evidence = log p(y | f) - 1/2 f^T K^-1 f - 1/2 log |B| at the mode f,  B = I + S K S,  S = W^1/2,
            W = -grad grad log p(y | f), ascended by L-BFGS or Adam on the logarithms of lengthscale and outputscale.
 Gradient   1/2 a^T dK a - 1/2 tr(S B^-1 S dK) - 1/2 u^T (I + K W)^-1 dK a,  a = K^-1 f,
-           u = diag((K^-1 + W)^-1) o dW/df  (section 4, which prints -dW/df).
+           u = diag((K^-1 + W)^-1) o dW/df  (supplement, section B.1, which prints -dW/df).
 Posterior  f_* ~ N(k_* a, k_** - |L^-1 S k_*^T|^2), L L^T = B;  p(y_* = 1) = Phi(mean / sqrt(1 + variance)).
 """
 
@@ -62,12 +62,12 @@ class Method(exact_gp.Method):
         """Of Laplace in nats, with its gradient in K `[n, n]`."""
         with torch.no_grad():
             at, chol = self.mode(k, y)
-            value = at.value - linalg.half_log_det(chol)
+            value = at.value - linalg.half_log_det(chol)  # log p(y | f) - 1/2 f^T K^-1 f - 1/2 log |B|
             weights = at.root[:, None] * torch.cholesky_inverse(chol) * at.root  # S B^-1 S = (K + W^-1)^-1
-            half = torch.linalg.solve_triangular(chol, at.root[:, None] * k, upper=False)
-            u = (k.diagonal() - half.square().sum(0)) * -at.third
+            half = torch.linalg.solve_triangular(chol, at.root[:, None] * k, upper=False)  # L^-1 S K
+            u = (k.diagonal() - half.square().sum(0)) * -at.third  # diag((K^-1 + W)^-1) o dW/df
             q = u - weights @ (k @ u)  # (I + W K)^-1 u
-            slope = 0.5 * (at.a.outer(at.a) - weights - q.outer(at.gradient))
+            slope = 0.5 * (at.a.outer(at.a) - weights - q.outer(at.gradient))  # d log evidence / dK
         surrogate = (slope * k).sum()
         return value + surrogate - surrogate.detach()
 

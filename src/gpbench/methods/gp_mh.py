@@ -50,7 +50,7 @@ class Method(sgld_ulisse.Method):
     def log_joint(self, psi: Tensor, batch: Batch) -> Tensor:
         """log p(y | psi) + log p(psi) `[R]`."""
         none = batch.x[..., :0]
-        evidence = self.given.dense.loss(State(sgld_ulisse.named(psi)), batch, Noise(none, none))
+        evidence = self.given.dense.loss(State(sgld_ulisse.named(psi)), batch, Noise(none, none))  # -log p(y | psi)
         return self.prior.log_density(psi).sum(1) - evidence
 
     def noise_shapes(self, state: State, rows: int, step: int, steps: int) -> Shapes:
@@ -64,7 +64,9 @@ class Method(sgld_ulisse.Method):
         kick, uniform = noise.fixed[:, :-1], torch.special.ndtr(noise.fixed[:, -1])
         proposed = psi + size[:, None] * (state.buffers["root"] @ kick[..., None])[..., 0]
         log_joint = self.log_joint(proposed, batch)
-        acceptance = (log_joint - memory["log_joint"]).exp().nan_to_num(0.0).clamp_max(1.0)
+        acceptance = (
+            (log_joint - memory["log_joint"]).exp().nan_to_num(0.0).clamp_max(1.0)
+        )  # min(1, ratio of posteriors)
         accepted = uniform < acceptance
         state.params["psi"] = torch.where(accepted[:, None], proposed, psi)
         memory["log_joint"] = torch.where(accepted, log_joint, memory["log_joint"])

@@ -3,11 +3,11 @@
 Model      f ~ GP(0, k); y_n = f(x_n) + e_n, e_n ~ N(0, s), K_y = K + s I; several targets have a function each. Or
            y_n ~ Bernoulli(Phi(f(x_n))), whose posterior is that of Laplace at the mode f = K a, B = I + S K S.
 Gradient   of the log evidence, without bias for solutions that are exact; r_j: N independent vectors of signs,
-           1/2 a^T dK a - 1/(2 N) sum_j (K_y^-1 r_j)^T dK r_j,  a = K_y^-1 y                     (section 2), or
-           1/2 a^T dK a - 1/(2 N) sum_j (S B^-1 r_j)^T dK S r_j - 1/2 u^T (I + K W)^-1 dK g      (section 4),
+           1/2 a^T dK_y a - 1/(2 N) sum_j (K_y^-1 r_j)^T dK_y r_j,  a = K_y^-1 y                 (section 2), or
+           1/2 a^T dK a - 1/(2 N) sum_j (S B^-1 r_j)^T dK S r_j - 1/2 u^T (I + K W)^-1 dK g      (supplement, B.1),
            u = 1/N sum_j r_j o (K^-1 + W)^-1 r_j o dW/df,  g = grad log p(y | f)  (the paper prints -dW/df).
-Step       of AdaGrad on psi, the logarithms of lengthscale, outputscale and noise variance, g its gradient:
-           G = G + g o g,  psi = psi + learning_rate * g / sqrt(G).
+Step       of AdaGrad on psi, the logarithms of lengthscale, outputscale and noise variance, h the gradient above:
+           G = G + h o h,  psi = psi + learning_rate * h / sqrt(G).
 Posterior  mean k_* a, variance k_** - k_* K_y^-1 k_*^T (or k_** - k_* S B^-1 S k_*^T): a system a test row.
 
 K is never stored: systems are solved by products with tiles of K, all columns of a step at once, with a preconditioner
@@ -115,7 +115,7 @@ class Method(SamplerMethod):
                 gradients = torch.autograd.grad(estimate.surrogate, list(params.values()))
             for name, gradient in zip(params, gradients, strict=True):
                 squares = state.memory[f"squares.{name}"][one]
-                squares += gradient.square()
+                squares += gradient.square()  # G = G + h o h
                 along = gradient / squares.clamp_min(torch.finfo(squares.dtype).tiny).sqrt()
                 state.params[name][one] += self.hyper.learning_rate * along
             for name in COUNTED:
@@ -142,7 +142,7 @@ class Method(SamplerMethod):
         # 1/2 sum_p a_p^T K_y a_p - P / (2 N) sum_j (K_y^-1 r_j)^T K_y r_j
         left = torch.cat([0.5 * a, -0.5 * targets / count * solved], 1)
         surrogate = product.bilinear(left, torch.cat([a, probes], 1))
-        loss = 0.5 * ((y * a).sum() + targets * (log_det + len(y) * math.log(2 * math.pi)))
+        loss = 0.5 * ((y * a).sum() + targets * (log_det + len(y) * math.log(2 * math.pi)))  # -log N(y; 0, K_y)
         return Estimate(loss, surrogate, *counted(solution))
 
     def estimate_laplace(
@@ -159,6 +159,7 @@ class Method(SamplerMethod):
         # (I + W K)^-1 u = u - S B^-1 S K u
         q = u[:, None] - s * system.solve(s * k(u[:, None])).x
         a, gradient = at.a[:, None], at.gradient[:, None]
+        # 1/2 a^T K a - 1/(2 N) sum_j (S B^-1 r_j)^T K S r_j - 1/2 q^T K g
         left = torch.cat([0.5 * a, -0.5 / count * s * solved, -0.5 * q], 1)
         surrogate = k.bilinear(left, torch.cat([a, s * probes, gradient], 1))
         return Estimate(0.5 * log_det - at.value, surrogate, *counted(solution))

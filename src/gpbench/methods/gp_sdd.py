@@ -5,7 +5,7 @@ Model      f ~ GP(0, k); y_n = f(x_n) + e_n, e_n ~ N(0, s), A = K + s I; targets
 Objective  1/2 alpha^T A alpha - alpha^T b for b = y, and for b = g_s(X) + e_s, S draws of the prior with noise: a
            step moves random coordinates of all right-hand sides (`solvers.dual_descent`).
 Posterior  mean k_* alpha_y; variance 1/S sum_s (g_s(x_*) - k_* alpha_s)^2, for by pathwise conditioning
-           g_s(x_*) - k_* A^-1 (g_s(X) + e_s) is a draw of f_* - E f_*. The g_s are made of random Fourier features.
+           g_s(x_*) - k_* A^-1 (g_s(X) + e_s) is a draw of f_* - E f_*. The g_s are made of random features.
 
 Predictions are by the averaged iterate; no state is kept but the last.
 """

@@ -45,7 +45,7 @@ class Method(ClosedFormMethod):
     def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
         """One tuned ensemble per column of y `[n, P]` (regression) or one for the class numbers y `[n]`.
 
-        variance `[P]`: mean squared out-of-fold residual (held-out log loss in classification), scaled units.
+        held_out_loss `[P]`: mean squared out-of-fold residual, scaled units; in classification one log loss, in nats.
         """
         targets = y.T if self.task == "regression" else [y]
         estimators, losses = zip(*(self._tune(x, target, rng) for target in targets), strict=True)

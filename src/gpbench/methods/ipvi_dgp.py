@@ -107,7 +107,7 @@ class Method(GradientMethod):
         e, prior, hidden = self._by_layer(state, noise)
         mean, variance = self.propagate(state, batch.x, e, hidden)
         log_prob = self.likelihood.log_expected_prob(batch.y, mean[None], variance[None], noise_variance(state.params))
-        loss = -(batch.weight * log_prob[0]).sum(-1)
+        loss = -(batch.weight * log_prob[0]).sum(-1)  # -F
         for name, part, other in zip(self.names, e, prior, strict=True):
             z = state.params[f"{name}.inducing_inputs"].detach()
             drawn = linear_map(state, f"{name}.generator", part, z)

@@ -5,7 +5,8 @@ Model      f = sum_u w_u(x) g(u), g ~ GP(0, k) on a regular grid of G points an 
 Objective  log evidence = log N(y; 0, W K_UU W^T + noise_variance I), full batch, ascended by Adam on the logarithms of
            lengthscale (in ranges of the training inputs), outputscale and noise variance. Beyond `cholesky_rows` by
            conjugate gradients to `cg_tolerance`; log determinant and its gradient from `num_probes` random vectors.
-Posterior  mean = k_* (K + noise_variance I)^-1 y;  in the variance the inverse has rank `lanczos_rank` (pleiss2018).
+Posterior  mean = k_* (K + noise_variance I)^-1 y; beyond `cholesky_rows` its residual is 1e-4, and in the variance the
+           inverse has rank `lanczos_rank` (pleiss2018).
 
 The grid spans the range of the training inputs; a test input outside is moved to its edge. A grid has G^D points: more
 than four inputs are out of reach.

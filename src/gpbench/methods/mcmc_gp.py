@@ -3,7 +3,7 @@
 Model      y_i | f_i ~ logistic, probit, Poisson (log-Gaussian Cox), stochastic volatility or ordinal; f ~ N(0, K),
            K_ij = sigma exp(-1/2 sum_d (x_id - x_jd)^2 / tau_d^2); tau ~ Gamma, sigma ~ inverse Gamma or Gamma.
 Posterior  p(f, psi | y), psi = log(tau, sigma), by one of the samplers (`gpbench.sampling.latent`)
-           sa, aa, asis      f | y, psi, then psi | f, psi | y, L^-1 f, or both in turn (filippone2013, section 3.3)
+           sa, aa, asis      f | y, psi, then psi | f, psi | y, L^-1 f, or both in turn (filippone2013, section 2)
            surr              psi given surrogate data (murray2010covariance)
            khr               psi and f together, f from the Laplace approximation at the new psi (knorrheld2002)
            hmc, nuts         psi and L^-1 f together by Hamiltonian dynamics, with gradients of both (hoffman2014)
@@ -48,11 +48,10 @@ UNIFORM_START = (-3.0, -1.0)
 class Hyperparameters(Settings):
     """Settings; the defaults are what filippone2013 recommend: f by HMC in whitened coordinates, psi given nu by MH.
     walk: adapted goes along the covariance of psi. latent_updates, theta_updates: of f and psi in a transition.
-    leapfrogs: most steps of Hamiltonian dynamics (all of them in `hmc`); doublings: most of `nuts`. lengthscale_rate:
-    null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log tau uniform on [-3, -1].
-    keep_latents: in what is kept, for predictions. burn_in: of all transitions. grid_low, grid_high, grid_points: log
-    tau of `estimator`. defensive: share of prior draws of `pm`.
-    """
+    leapfrogs: most steps of Hamiltonian dynamics of f (all of them in `hmc`; `theta: hmc` takes 10 at most); doublings:
+    most of `nuts`. lengthscale_rate: null is 1/sqrt(D). outputscale: null samples it. start: psi from its prior, or log
+    tau uniform on [-3, -1]. keep_latents: in what is kept, for predictions. burn_in: of all transitions. grid_low,
+    grid_high, grid_points: log tau of `estimator`. defensive: share of prior draws of `pm`."""
 
     likelihood: Literal["logit", "probit", "poisson", "volatility", "ordinal"] = "logit"
     sampler: Literal[

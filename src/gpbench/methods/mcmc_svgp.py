@@ -54,8 +54,7 @@ class Hyperparameters(Settings):
 
     leapfrogs: most steps of a trajectory, which has 1 to so many at random; step_size: the first one; burn_in: fraction
     of the transitions; iterations, learning_rate: of Adam before them. Priors are Gamma(1, 1) in scaled units, of
-    lengthscales Gamma(lengthscale_shape, lengthscale_rate). The others are those of `svgp`.
-    """
+    lengthscales Gamma(lengthscale_shape, lengthscale_rate). The others are those of `svgp`."""
 
     num_inducing: PositiveInt = 100
     kernel: Formula = "rbf"
@@ -138,7 +137,7 @@ class Method(SamplerMethod):
         return -self.transition(state, batch, noise.fixed, step, self.burn_in(steps))
 
     def step_joint(self, state: State, batch: Batch, noise: Tensor, step: int, burn_in: int) -> Tensor:
-        """HMC on v and theta; the log density `[R]` of the state left."""
+        """HMC on v and theta; the log density `[R]` of the state it ends in."""
 
         def log_density(params: Params) -> Tensor:
             return self.log_joint(params, self.projection(params, state.buffers[Z], batch.x), batch)
@@ -147,7 +146,7 @@ class Method(SamplerMethod):
         return value
 
     def step_gibbs(self, state: State, batch: Batch, noise: Tensor, step: int, burn_in: int) -> Tensor:
-        """HMC on v given theta, then a random walk of log theta given v; the log density `[R]` of the state left."""
+        """HMC on v given theta, then a random walk of log theta given v; returns the log density `[R]` at the end."""
         theta = self.theta(state.params)
         start = flatten(theta)
         noise, normals = noise.tensor_split([noise.shape[1] - start.shape[1]], 1)
@@ -186,7 +185,7 @@ class Method(SamplerMethod):
 
         def log_likelihood(rows: slice) -> Tensor:
             a, variance = projection(rows)
-            mean = a.mT @ v  # [R, B, Q]
+            mean = a.mT @ v  # a_n^T v  [R, B, Q]
             variance = variance[..., None].expand_as(mean)
             expected = self.likelihood.expected_log_prob(batch.y[:, rows], mean[None], variance[None], noise_variance)
             return (batch.weight[:, rows] * expected[0]).sum(-1)

@@ -53,8 +53,7 @@ class Hyperparameters(Settings):
 
     sources: how many columns each has, in their order (none: all columns are one). step_size: of f; weight_step_size:
     of theta; tune: burn-in adapts both, to an acceptance of 0.65 for trajectories and 0.25 for walks. burn_in: fraction
-    of the transitions; num_samples, samples_test: N1, N2.
-    """
+    of the transitions; num_samples, samples_test: N1, N2."""
 
     sources: tuple[PositiveInt, ...] = ()
     only: NonNegativeInt | None = None
@@ -199,7 +198,7 @@ class Method(SamplerMethod):
         return -self.log_joint(chain, model)
 
     def log_joint(self, chain: dict[str, Tensor], model: Model) -> Tensor:
-        """log p(y, f, theta) `[R]` without the constants of the priors."""
+        """log p(y | f) + sum_c log N(f_c; 0, K_c) + log p(theta) `[R]`, without the constants of the priors."""
         density = 0.5 * solve(chain["chol"], chain["f"]).square().sum(2) + half_log_det(chain["chol"])
         value = chain["log_lik"] - density.sum(1)
         if self.hyper.weights == "dirichlet":

@@ -28,7 +28,7 @@ from gpbench.methods.base import ClosedFormMethod, Model
 from gpbench.predictive.distributions import GaussianMixture
 
 SHAPE = RATE = 6.0
-"""Of both Gamma priors: three observations of variance 1, in scaled units."""
+"""Of both Gamma priors: worth 12 observations of mean 0 and variance 1, in scaled units."""
 SMALLEST_VARIANCE, LARGEST_CAVITY = 1e-100, 1e6
 """Of a weight after an update, and of one without its prior factor: beyond them it is left out."""
 

@@ -38,10 +38,10 @@ class Method(sgpr.Method):
             params = {name: value[r : r + 1] for name, value in state.params.items()}
             with linalg.replicas_from(r):
                 a, y, log_det = self.whitened(params, batch.x[r : r + 1, kept], batch.y[r : r + 1, kept])
-                # log N(L^-1 y; 0, I + A^T A) = log int N(v; 0, I) N(L^-1 y; A^T v, I) dv
+                # of a = A L^-T: log N(L^-1 y; 0, I + a^T a) = log int N(v; 0, I) N(L^-1 y; a^T v, I) dv
                 integral = lowrank.log_normaliser(a @ a.mT, a @ y, sgpr.NAME)
                 alone = -0.5 * (y.square().sum((1, 2)) + y.numel() * math.log(2 * math.pi))
-                losses.append(y.shape[-1] * log_det - integral - alone)
+                losses.append(y.shape[-1] * log_det - integral - alone)  # P log |L| - log N(L^-1 y; 0, I + a^T a)
         return torch.cat(losses)
 
     def whitened(self, params: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

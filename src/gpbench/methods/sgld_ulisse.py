@@ -5,7 +5,8 @@ Model      f ~ GP(0, k), k(x, x') = sigma exp(-sum_d tau_d (x_d - x'_d)^2), one 
 Gradient   g~ = -1/(2 N_r) sum_j s_j^T dK_y r_j + 1/2 a_1^T dK_y a_2,   K_y = K + lambda I,   r_j independent signs,
            s_j, a_1 and a_2 unbiased estimates of K_y^-1 r_j and, twice and independently, of K_y^-1 y: all products.
 Step       psi' = psi + e/2 M (g~ + d log p(psi)) + N(0, e M), never rejected; M^-1 = - Hessian of log p(psi | y_S) at
-           its maximum, by the exact evidence of a random subset S; e_t = a / (b + t) from first_step to last_step.
+           its maximum, by the exact evidence of a random subset S; e_t = a / (b + t), which is first_step
+           at 0 and would be last_step at the end of all steps, were it not held from the end of burn-in on.
            The r_j stay for some steps, in which solves start from the last plain iterates; those of y always do.
 Freezing   Once e_t/4 lambda_max(M^1/2 V M^1/2) < 0.002, V the covariance of g~ over 100 steps, e_t stays; at the latest
            where burn-in ends, for what is kept comes from one step size.
@@ -116,7 +117,7 @@ class Method(SamplerMethod):
             covariance = sigma * (-torch.tensordot(tau, squares, 1)).exp() + (noise + self.hyper.jitter * sigma) * eye
             factor, info = torch.linalg.cholesky_ex(covariance)
             whitened = torch.linalg.solve_triangular(factor, y[:, None], upper=False)
-            value = 0.5 * whitened.square().sum() + factor.diagonal().log().sum()
+            value = 0.5 * whitened.square().sum() + factor.diagonal().log().sum()  # -log p(y | psi)
             return torch.where(info > 0, torch.inf, value) - self.prior.log_density(psi).sum()
 
         start = torch.cat([y.new_tensor([1.0, 0.1]), y.new_full((len(squares),), 0.5 / x.shape[1])]).log()
@@ -180,7 +181,7 @@ class Method(SamplerMethod):
         return gradient, (y * one).sum(), solution
 
     def step_size(self, frozen: Tensor, rows: int, step: int, steps: int) -> Tensor:
-        """e_t = a / (b + t) with e_0 = first and e_T = last, or that at which a chain was frozen."""
+        """e_t = a / (b + t), e_0 = first, e_T = last for T steps, held once burn-in ends or the chain is frozen."""
         first = min(self.hyper.first_step, 2 * min(self.hyper.subset / rows, 1.0))
         b = self.hyper.last_step * steps / (first - self.hyper.last_step)
         return torch.where(frozen > 0, frozen, first * b / (b + min(step, self.burn_in(steps))))

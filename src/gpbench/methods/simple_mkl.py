@@ -14,8 +14,8 @@ that learns weights and machines anew; `folds: null` leaves out one row at a tim
 The published method names a class only. The probabilities are softmax(a g(x)) of the decision values g, which leaves
 the class as it is; a maximises the likelihood of the held-out decision values, with targets smoothed by Laplace's
 rule. So accuracies are comparable to the paper's, Brier scores and log probabilities are this benchmark's own.
-Cost: 11 (folds + 1) times the weights, some dozens of machines a class (with a single source one), each between n^2
-and n^3.
+Cost: 11 folds + 1 times the weights, some dozens of machines a class (with a single source one), each between n^2 and
+n^3.
 """
 
 from __future__ import annotations

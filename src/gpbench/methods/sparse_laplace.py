@@ -117,6 +117,7 @@ class Method(sgpr.Method):
             u = torch.where(root > 0, slope / root, 0.0) * -at.third
             q = u - root * system.solve(root * fixed.multiply(u))  # (I + W K~)^-1 u
         half_log_det = System(prior, at.root).half_log_det()
+        # 1/2 a^T K~ a - 1/2 q^T K~ g - 1/2 log |B|: with a, q, g and S held its gradient is that of the evidence
         surrogate = 0.5 * (at.a @ prior.multiply(at.a) - q @ prior.multiply(at.gradient)) - half_log_det
         return at.value - half_log_det.detach() + surrogate - surrogate.detach()
 

@@ -139,7 +139,7 @@ class Method(SamplerMethod):
     def step(self, state: State, batch: Batch, noise: Noise, step: int, steps: int) -> Tensor:
         """A transition of all particles, and where it ends an E-step the M-step.
 
-        Returns 1/2 |xi|^2 - l_M(u), averaged over particles `[R]`."""
+        Returns 1/2 |xi|^2 - l_M(u), or with F_M(u) as objective that, averaged over particles `[R]`."""
         names, memory = list(state.params), state.memory
         position, value, accepted = pcn.step(
             list(state.params.values()),

@@ -83,7 +83,8 @@ class LayerSettings(OptimisedSettings):
 
 @dataclass(frozen=True)
 class Hyperparameters(LayerSettings):
-    """Settings of hensman2013 as ashman2020 ran them; lengthscale null: sqrt(total variance of the inputs).
+    """Settings of hensman2013 as ashman2020 ran them, but for q, here whitened, and lengthscale (1 there), null:
+    sqrt(total variance of the inputs).
 
     kernel: a formula of `gp.kernels`; ard: a lengthscale an input, else one for all; separate: outputs have kernels,
     or kernels and inducing inputs, of their own; samples_train, samples_test: of f under softmax; exposure: expected
@@ -116,6 +117,7 @@ class Method(LayeredMethod):
         return first
 
     def profile(self, state: State, rows: Batch) -> Tensor:
+        """-log N(y; 0, A^T A + s I) + tr(K - A^T A) / (2 s) `[R]`: minus the bound of `sgpr`."""
         noise_variance = state.params["log_noise_variance"].exp()
         a = self.features(state, rows.x)
         unexplained = sparse.unexplained(a, self.kernel(state).diagonal(rows.x))  # diagonal of K - A^T A

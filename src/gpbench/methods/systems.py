@@ -32,8 +32,8 @@ class SolveMethod(Method, ABC):
         without converging, at its cap say, else 0) and whatever else the method measures. Names with `seconds` measure
         the machine.
 
-        x `[n, D]`, y `[n]`: all rows, scaled units. Random choices come from `streams.rng(key, "init", 1 + number)`, so
-        that no system depends on the one before."""
+        x `[n, D]`, y `[n]`: all rows, scaled units. Random choices come from streams of the block 1 + number, as
+        `streams.rng(key, "init", 1 + number)`, so that no system depends on the one before."""
 
 
 def some_rows(x: Tensor, y: Tensor, most: int | None, key: Key) -> tuple[Tensor, Tensor]:

@@ -16,8 +16,7 @@ class Batch:
 
     x `[R, B, D]`; y `[R, B, P]` (class numbers 0..C-1 as floats for classification);
     weight `[R, B]`: sum_b weight_b log p(y_b | ...) estimates the sum over all n training rows
-    without bias: n/B in a mini-batch, 1 in a full batch, 0 in padding rows.
-    """
+    without bias: n/B in a mini-batch, 1 in a full batch, 0 in padding rows."""
 
     x: Tensor
     y: Tensor
@@ -29,8 +28,7 @@ class TrainingSet:
     """The training rows of R replicas; raw rows are stored once, replicas gather them by index.
 
     inputs `[N, D]`, targets `[N, P]` raw; rows `[R, n]` indices, padded with 0 beyond count `[R]`;
-    x_shift, x_scale `[R, D]`, y_shift, y_scale `[R, P]` the protocol's scaling.
-    """
+    x_shift, x_scale `[R, D]`, y_shift, y_scale `[R, P]` the protocol's scaling."""
 
     inputs: Tensor
     targets: Tensor

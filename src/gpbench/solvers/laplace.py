@@ -1,4 +1,4 @@
-"""The mode of Laplace's approximation by Newton's method, with whatever solves B x = r (cutajar2016, section 4).
+"""The mode of Laplace's approximation by Newton's method, with whatever solves B x = r (cutajar2016, section 2.2).
 
 Of log p(y | f) - 1/2 f^T K^-1 f, f = K a, with W = -grad grad log p(y | f), S = W^1/2 and B = I + S K S:
 

@@ -1,4 +1,4 @@
-"""Preconditioned conjugate gradients beside those without (cutajar2016, section 4.1).
+"""Preconditioned conjugate gradients beside those without (cutajar2016, section 4).
 
 For studies of kind `solve` whose methods differ in `preconditioner`. Iterations of solvers within one count as its own.
 """

@@ -1,4 +1,4 @@
-"""psi and f moved together by a random walk on psi (filippone2013, section 3.3).
+"""psi and f moved together by a random walk on psi (filippone2013, sections 2.3 and 2.4).
 
     KHR    f' ~ q(f | y, psi'), Laplace's approximation at the new psi, and (psi', f') is accepted by the ratio of
            w(psi, f) p(psi), w = p(y | f) N(f; 0, K) / q(f): the pseudo-marginal sampler with m = 1 whose f_1 is the

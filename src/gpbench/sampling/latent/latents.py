@@ -1,4 +1,4 @@
-"""Transitions of f given y and psi (filippone2013, section 3.1), with W(f) = log p(y | f) + log N(f; 0, K), K = L L^T.
+"""Transitions of f given y and psi (filippone2013, section 3), with W(f) = log p(y | f) + log N(f; 0, K), K = L L^T.
 
     mh          f' = f + a z,  z ~ N(0, I)                    accepted by W(f') - W(f)
     mh_v1       f' = f + a z,  z ~ N(0, K)                    the same

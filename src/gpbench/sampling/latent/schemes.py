@@ -1,4 +1,4 @@
-"""Samplers of (f, psi) given y, put together from transitions of f and of psi (filippone2013, section 3.3).
+"""Samplers of (f, psi) given y, put together from transitions of f and of psi (filippone2013, section 2).
 
     latents          f alone, psi known
     theta_given_f    psi alone, f known;    theta_given_nu   psi alone, nu = L^-1 f known

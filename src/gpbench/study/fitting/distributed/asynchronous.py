@@ -1,4 +1,4 @@
-"""Asynchronous SGD: a parameter server and k workers, whose gradients may be stale (cutajar2017, section 4.7).
+"""Asynchronous SGD: a parameter server and k workers, whose gradients may be stale (cutajar2017, appendix F).
 
 A worker fetches the parameters theta_v, which have seen v updates, and a ticket t; it computes the gradient g of minus
 the objective at theta_v, with the rows and the noise of step t of a fit in one process, and pushes it. The server
