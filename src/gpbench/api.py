@@ -46,8 +46,8 @@ def fit(method: str, dataset: str, split: int | str = 0, **settings: Any) -> pd.
     """Fit one cell, or find it in the store: fit_id, status and scores.
 
     split: a number, or 'all' for a final model of every row. settings: protocol, budget, trainer, replica, kind, dtype,
-    noise_block, and else hyperparameters of the method (`num_inducing=50`); `**{'protocol.outputs': 'all'}` sets a key
-    of a group. Raises UserError for what is unknown, and for a fit that failed."""
+    noise_block, tune, and else hyperparameters of the method (`num_inducing=50`); `**{'protocol.outputs': 'all'}` sets
+    a key of a group. Raises UserError for what is unknown, and for a fit that failed."""
     from gpbench.study.commands import job
 
     words = [f"method={method}", f"dataset={dataset}", f"split={split}"]

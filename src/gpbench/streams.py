@@ -1,9 +1,8 @@
 """Named random streams.
 
-Every random number of a fit comes from a generator that is seeded by
-SHA-256(dataset, protocol, split, replica, stream, block). The method's name is not in it, so
-methods are compared on paired noise. Generators are seeded anew for every block of K steps, so a
-checkpoint at a block boundary needs no generator state.
+Every random number of a fit comes from a generator that is seeded by SHA-256(md5 of the data set's arrays, name of the
+protocol, split, replica, stream, block). The method's name is not in it, so methods are compared on paired noise.
+Generators are seeded anew for every block of K steps, so a checkpoint at a block boundary needs no generator state.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LARGEST_DRAW = 2**23  # numbers drawn at once: 64 MB in float64
 
 
 class Key(NamedTuple):
-    """Which replica the random numbers are for. `protocol` carries the split seed's name."""
+    """Which replica the random numbers are for. dataset: the MD5 of its arrays; protocol: its name."""
 
     dataset: str
     protocol: str

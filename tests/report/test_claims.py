@@ -300,6 +300,14 @@ def test_a_page_shows_verdict_statistic_and_evidence_of_each_claim(text, quick):
     assert "**The finding is older than its evidence**: quick (2026-01-02)" in text
 
 
+@pytest.mark.parametrize("of", ["finding", "untested"])
+def test_a_run_that_a_finding_names_is_listed(quick, of):
+    claim = Claim("Chains agree.", "Figure 5", untested="quick alone" if of == "untested" else "no score")
+    evidence = Evidence("2020-01-01", f"Chains of `{'quick' if of == 'finding' else 'none'}` agree.", [claim])
+    page = finding.page("ashman2020", evidence, CARD.iloc[:0], [quick], CONF, "none\n")
+    assert "| quick | common | quick |" in page.split("## Runs that this page uses")[1]
+
+
 def test_worse_rows_stand_below_their_explanation_or_are_open(text):
     explained, left = text.split("It stops early. Shown by: experiment 1")[1].split("**Open**")
     assert explained.count("- Table 4, boston") == 1 == left.count("- Table 4, concrete")

@@ -220,7 +220,7 @@ def paired_mean(a: ArrayLike, b: ArrayLike, test_fraction: float) -> tuple[float
     so splits are not independent; a test fraction of 0 stands for data sets that are. Splits that either lacks (NaN)
     are left out and n counts the rest. Where all differ by the same, and not by zero, as errors of few rows may on few
     splits, the error is infinite: nothing says how far the next one lies. Source: nadeau2003.
-    UserError for fewer than two common splits or an infinite loss."""
+    UserError for a test fraction outside [0, 1), fewer than two common splits, or an infinite loss."""
     if not 0 <= test_fraction < 1:
         raise UserError(f"test fraction {test_fraction} must lie in [0, 1)")
     losses = np.array([a, b], dtype=float)

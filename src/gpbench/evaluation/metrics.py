@@ -202,7 +202,7 @@ def capacity_auc(points: pd.DataFrame, info: Mapping[str, Any]) -> float:
 
 
 def fact(points: pd.DataFrame, info: Mapping[str, Any], *, name: str) -> float:
-    """A cost that was measured during the fit."""
+    """The number of this name among the facts of the fit: a cost that was measured, or one of a chain's draws."""
     return info[name]
 
 

@@ -18,7 +18,7 @@ def compare(draws: np.ndarray, reference: Mapping[str, Any]) -> dict[str, float]
 
     z: difference of means in their combined error; sd_ratio, with its error; wasserstein: W_1 of the two laws in sds of
     the reference, from its quantiles (NaN without them), and wasserstein_noise, what two right samples of as many
-    effective draws are apart on average, sqrt(2 / pi) int sqrt(F (1 - F)) dx sqrt(1 / ess + 1 / ess_ref)."""
+    effective draws are apart on average, sqrt(2 / pi) int sqrt(F (1 - F)) dx sqrt(1 / ess + 1 / ess_ref) / sd."""
     error, known = diagnostics.monte_carlo_errors(draws), diagnostics.summary(draws)
     sd, ess = reference["sd"], float(known["ess_bulk"])
     apart = {"wasserstein": math.nan, "wasserstein_noise": math.nan}

@@ -120,7 +120,8 @@ def bound(model: Regression, summary: Summary) -> Tensor:
 
 
 def gains_of_adding(model: Regression, summary: Summary, rows: Tensor) -> Tensor:
-    """F(M + j) - F(M) `[R, S, J]` for rows j `[R, J]`, O(n m J); minus infinity where M says all about row j."""
+    """F(M + j) - F(M) `[R, S, J]` for rows j `[R, J]`, O(n m J); minus infinity where the variance of j given
+    M, with the jitter, is below `LEAST_VARIANCE`: with a jitter of 1e-10 or more a copy of a row in M gains about 0."""
     s, chol, places = model.noise_variance[..., None], summary.chol, model.places(rows)
     v_j = features(model, chol, summary.centres, rows)  # [R, S, m, J]
     variance = model.variance[..., None] * (1 + model.jitter) - v_j.square().sum(-2)  # K_jj + jitter - Q_jj

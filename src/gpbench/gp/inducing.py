@@ -21,8 +21,7 @@ def kmeans(x: np.ndarray, num: int, rng: np.random.Generator) -> np.ndarray:
 
     At most 20,000 rows, drawn at random, take part. With fewer than `num` distinct rows every one is a
     centre, and the rest are rows drawn again and moved by 1e-2 standard deviations (equal centres would make
-    K_ZZ singular). Same rng, same centres.
-    """
+    K_ZZ singular). Same rng, same centres."""
     x, distinct = _rows(x, rng)
     if len(distinct) <= num:
         return _filled(distinct, x, num, rng)

@@ -77,7 +77,8 @@ def read(formula: str, params: Params, prefix: str = "") -> Kernel:
 class Kernel(NamedTuple):
     """A covariance function at values of its parameters, named as in `start` without `log_`.
 
-    Lengthscales and periods `[*R, D]` or `[*R, 1]` (units of x), outputscales `[*R]` (units of f squared)."""
+    Lengthscales and periods `[*R, D]` or `[*R, 1]` (units of x; of `periodic` lengthscales have none), outputscales
+    `[*R]` (units of f squared)."""
 
     formula: str
     values: Params

@@ -79,7 +79,7 @@ def init_kernel(
 
 
 def layer(params: dict[str, Tensor], name: str, jitter: float, formula: str = "rbf") -> Layer:
-    """Natural parameters of the layer `name`, with the factor of K_ZZ + jitter * scale * I."""
+    """The layer `name`: kernel and q(v) of its parameters, with the factor of K_ZZ + jitter * scale * I."""
     z, chol_kzz, function = kernel(params, name, jitter, formula)
     if f"{name}.whitened_mean" in params:
         mean, chol = params[f"{name}.whitened_mean"], factor(params[f"{name}.whitened_chol"])

@@ -1,8 +1,9 @@
 """L-BFGS: minimisation of one smooth function by a quasi-Newton method of limited memory (nocedal1980).
 
-    x' = x + t d,  d = -H g,  t the first of 1, 1/2, 1/4, ... with f(x + t d) <= f(x) + 1e-4 t g^T d,
+    x' = x + t d,  d = -H g,  t the first of t_0, t_0/2, t_0/4, ... with f(x + t d) <= f(x) + 1e-4 t g^T d and < f(x),
 
-H the inverse Hessian by the two-loop recursion over the last `PAIRS` pairs s = x' - x, y = g' - g with s^T y > 0.
+H the inverse Hessian by the two-loop recursion over the last `PAIRS` pairs s = x' - x, y = g' - g with s^T y > 0
+(`CURVATURE`); t_0 = 1, but min(1, 1 / |g|_1) while there are no pairs and d = -g.
 A point at which f is not finite counts as one that is too far.
 """
 

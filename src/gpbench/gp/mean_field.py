@@ -28,6 +28,7 @@ def kl(mean: Tensor, log_variance: Tensor, prior_log_variance: Tensor) -> Tensor
 
 
 def draw_outputs(phi: Tensor, mean: Tensor, log_variance: Tensor, noise: Tensor) -> Tensor:
-    """Phi W, drawn a row at a time: Phi m + sqrt(Phi^2 s^2) eps (kingma2015)."""
+    """Phi m + sqrt(Phi^2 s^2) eps `[*S, R, B, Q]`, element by element: Phi W drawn a row at a time (kingma2015); phi
+    `[*S, R, B, F]`, mean and log_variance (of W, log s^2) `[R, F, Q]`, noise eps `[*S, R, B, Q]`."""
     variance = product(phi.square(), log_variance.exp())
     return product(phi, mean) + variance.clamp_min(SMALLEST_VARIANCE).sqrt() * noise

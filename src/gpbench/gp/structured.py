@@ -75,7 +75,7 @@ def interpolate(z: Tensor, size: int) -> Points:
 
 
 def kernel_factors(lengthscale: Tensor, outputscale: Tensor, size: int) -> Tensor:
-    """K_1, ..., K_D `[D, G, G]` for lengthscale `[D]` in units of the grid; each takes its share of the outputscale."""
+    """K_1, ..., K_D `[D, G, G]` for lengthscale `[D]` in ranges of the data; each has its share of the outputscale."""
     z = grid(size, lengthscale)
     distance = (z[:, None] - z) / lengthscale[:, None, None]
     return outputscale.pow(1 / len(lengthscale)) * torch.exp(-0.5 * distance.square())

@@ -59,11 +59,10 @@ def mixing(chains: Sequence[Mapping[str, np.ndarray]]) -> dict[str, float]:
     """How well the chains of one posterior have mixed; NaN for chains of fewer than 4 draws.
 
     Each chain has `mean` and `log_density` `[draws, rows, targets]`, covariance parameters `[draws, ...]` under their
-    names, and `rows`. `r_hat`, `ess_bulk` and `ess_tail` are the worst over rows of mean and log density; `r_hat_row`
-    and its `_sd` the mean and standard deviation over rows of R-hat of the mean (as rossi2021 print it);
-    `r_hat_covariance` and `ess_covariance` the worst of the covariance parameters that a chain moves; `mcse` as in
-    `convergence`.
-    """
+    names, and `rows`. `r_hat`, `ess_bulk` and `ess_tail` are the worst over rows of mean and log density, the last
+    two at most the number of moves of a chain that mostly stands still; `r_hat_row` and its `_sd` the mean and standard
+    deviation over rows of R-hat of the mean (as rossi2021 print it); `r_hat_covariance` and `ess_covariance` the worst
+    of the covariance parameters that a chain moves; `mcse` as in `convergence`."""
     judged = _stack(chains, JUDGED)
     # a quantity that is the same in all draws of all chains, such as a probability of 1, has nothing to mix
     moving = (judged != judged[:1, :1]).any((0, 1))

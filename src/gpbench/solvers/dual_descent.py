@@ -34,7 +34,7 @@ class Iterate(NamedTuple):
 
 
 def step_size(product: KernelProduct, block: Tensor, momentum: float) -> Tensor:
-    """beta of a random block of rows `[B]`; O(B^3)."""
+    """beta of a random block of rows `[B]`, O(n B D + B^3): all of its rows of K are formed."""
     largest = torch.linalg.eigvalsh(product.rows(block)[:, block])[-1]
     bound = torch.minimum(1 / largest, (1 - momentum) / product.diagonal().max())
     return bound * len(block) / product.n

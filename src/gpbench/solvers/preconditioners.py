@@ -15,8 +15,8 @@ All but `ski` and `regularised` are D + Phi Phi^T, D diagonal or in blocks, and
 
     P^-1 r = D^-1 r - D^-1 Phi (I + Phi^T D^-1 Phi)^-1 Phi^T D^-1 r.
 
-(The paper prints K_UU for lambda K_UU and I for lambda I in that of nystrom and of spectral.) Those two are applied by
-conjugate gradients, whose products `inner` counts; the outer ones must then be `flexible`.
+`ski` and `regularised` are applied by conjugate gradients, whose products `inner` counts; the outer ones must then be
+`flexible`. (The paper prints K_UU for lambda K_UU and I for lambda I in the preconditioners nystrom and spectral.)
 """
 
 from __future__ import annotations

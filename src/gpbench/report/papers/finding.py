@@ -75,9 +75,9 @@ def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterpar
     judged = [claims.judge(claim, runs, conf) for claim in evidence.claims]
     used = {run.view.folder.name: run.view for results in judged for r in results for run in r.runs}
     used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in set(card["run"])}
-    # solvers on systems have neither claims by split nor printed numbers, and yet are what a finding rests on
-    solvers = [run.view for run in runs if run.view.study["kind"] == "solve"]
-    used |= {view.folder.name: view for view in solvers if key in (view.study.get("published") or [])}
+    # solvers on systems, say, have neither claims by split nor printed numbers
+    named = " ".join([evidence.finding, *(claim.untested for claim in evidence.claims)])
+    used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in named}
     code = [
         f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."
         for d in evidence.deviations

@@ -63,9 +63,9 @@ class Counterpart(NamedTuple):
 
     @property
     def preference(self) -> tuple[bool | float | str, ...]:
-        """Smaller is better: judged, then not judged, then another protocol; among these the larger budget, then the
-        study's own settings, then more runs, then more updates. A verdict on fits shorter than published does not hide
-        that longer ones, none of them missing, are not judged."""
+        """Smaller is better: complete at a budget of convergence or above, judged or not; then judged, not judged,
+        another protocol; then a run of the study with the published settings, the larger budget, the study's settings,
+        more runs, more updates. So fits shorter than published hide no longer ones that are not judged."""
         ours, kind = self.judgement, verdicts.kind(self.judgement.verdict)
         place = -1 if kind in verdicts.JUDGED else verdicts.VERDICTS.index(kind)
         size = BUDGETS.index(ours.ours_budget) if ours.ours_budget in BUDGETS else -1

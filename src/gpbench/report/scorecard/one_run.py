@@ -21,7 +21,8 @@ from gpbench.report.view import View
 
 SPREAD_NOTE = (
     "Where one side has no spread, is a single run, or has fewer runs that lie closer together, the spread of the "
-    "other side is used for it (marked: our spread used for theirs, or their spread for ours)."
+    "other side is used for it, in the last case only where that widens the interval (marked: our spread used for "
+    "theirs, or their spread for ours)."
 )
 
 
@@ -41,7 +42,7 @@ class Judgement:
     upper: float = math.nan
     margin: float = math.nan
     verdict: str = ""
-    compared: str = ""  # numbers of runs on both sides, where they differ, and of ours that still improve
+    compared: str = ""  # numbers of runs on both sides where they differ, or of pairs, and of ours not converged
     ours_protocol: str = ""
     ours_budget: str = ""
     ours_commit: str = ""

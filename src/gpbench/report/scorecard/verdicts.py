@@ -1,5 +1,6 @@
-"""The verdict on a published number and ours. Test and margins were fixed before any number was seen; later what is not
-judged was narrowed, and splits that authors released were paired (docs/decisions.md, 2026-11-23 and 2026-11-27).
+"""The verdict on a published number and ours. The margins were fixed before any number was seen; other rules changed
+after that (docs/decisions.md): what is not judged (2026-11-23, -26), whose spread is used and what a run of a sampler
+is (2026-11-26, -29), and that splits which authors released are paired (2026-11-27).
 
 In this order:
 
@@ -85,7 +86,7 @@ def group(metric: str) -> str:
 
 
 def is_of_moves(metric: str) -> bool:
-    """Whether a metric says how a chain moves rather than what it found: ESS, acceptance, operations."""
+    """Whether a metric is of samplers or of operations: effective draws, acceptance, R-hat, iterations, products."""
     return metric in OPERATIONS or group(metric) == "samplers"
 
 

@@ -111,7 +111,7 @@ def _sampler(settings: Any, model: Model) -> Operator:
 
 
 def adapt(operator: Operator) -> Operator:
-    """The operator with its random walks of psi along the covariance of psi , learnt in burn-in."""
+    """The operator with its random walks of psi along the covariance of psi, which burn-in learns."""
     for part in operator.tuned:
         if isinstance(part, ParameterWalk | Marginal | joint.Surrogate):
             part.adapted = part.free if isinstance(part, ParameterWalk) else part.model.num_parameters

@@ -4,8 +4,8 @@
     dl/dnu = L^T g - nu;   dl/dpsi_p = sum_ij W_ij (dK_p)_ij + d log p(psi) / dpsi_p,
     W = L^-T symmetric(L^T g nu^T) L^-1, the gradient of g^T L nu with respect to K
 
-    hmc    `leapfrogs` steps, each of the step size times 1 - `SPREAD` to 1 + `SPREAD`, which keeps trajectories from
-           closing, and chains from waiting for the longest trajectory among them
+    hmc    `leapfrogs` steps of the step size times a number from 1 - `SPREAD` to 1 + `SPREAD` drawn a trajectory,
+           which keeps trajectories from closing; all are equally long, so that no chain waits for another
     nuts   the No-U-Turn sampler (`gpbench.sampling.nuts`)
 
 Dynamics are of w / s with unit mass, w = (psi, nu) and s their standard deviations as learnt in burn-in. A gradient
