@@ -43,6 +43,7 @@ def test_a_plane(tmp_path):
     ("source", "changes", "said"),
     [
         (COUNTED | {"bins": [4, 4]}, {}, "2 bins and 1 pairs in window for 1 coordinates; give one of each"),
+        (COUNTED, {"window": [[0, 2, 4]]}, r"'window' must be pairs \[lower, upper\], got \[\[0, 2, 4\]\]"),
         (COUNTED, {"window": []}, "1 bins and 0 pairs in window for 1 coordinates"),
         (COUNTED, {"window": [[0, 1]]}, r"event 1 \(from 0\) at 3 lies outside the window \[\[0, 1\]\]"),
         (COUNTED, {"task": "regression"}, "'bins' needs the task counts and one target"),

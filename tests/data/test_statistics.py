@@ -69,6 +69,12 @@ def test_targets_of_regression():
     assert found.class_counts == []
 
 
+def test_columns_of_the_truth_make_no_row_another():
+    rows = np.array([[1.0, 5.0], [1.0, 6.0], [2.0, 7.0]])
+    found = statistics(made(np.array([[0.0], [0.0], [1.0]]), rows), entry(truth=["y1"]))
+    assert (found.targets, found.target_mean, found.duplicate_rows) == (1, [4 / 3], 1)
+
+
 def test_classes_are_counted_in_their_order():
     one = made(np.arange(6.0)[:, None], np.array([[2], [0], [2], [2], [0], [2]]))
     dataset = entry(task="multiclass", classes=["a", "b", "c"])

@@ -208,6 +208,15 @@ def written() -> dict[str, list[str]]:
     return found
 
 
+def test_a_paper_without_items_has_an_empty_table(tmp_path):
+    conf = shutil.copytree(REPOSITORY / "conf", tmp_path / "conf")
+    (conf / "paper" / "ashman2020.yaml").write_text("title: A title\nitems: {}\n")
+    for other in set(conf.glob("paper/*.yaml")) - {conf / "paper" / "ashman2020.yaml"}:
+        other.unlink()
+    text = listing.document(Places(tmp_path, tmp_path / "store"), {})
+    assert "## A title (ashman2020)\n" in text
+
+
 def test_the_list_is_current_but_for_the_costs(registry):
     rows = written()
     expectations = {(i.study, i.overrides): listing.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}

@@ -118,6 +118,15 @@ def test_pictures_are_of_the_split_whose_predictions_they_show(tmp_path):
     assert np.nanmax(shown(original)) == 139
 
 
+def test_pictures_do_not_ask_a_closed_form_for_its_inputs(tmp_path):
+    """Of the first method by alphabet nothing was probed."""
+    folder = tmp_path / "s"
+    whole = shown(draw(with_pictures(folder), "pictures").axes[0])
+    inputs = pd.read_parquet(folder / "inputs.parquet")
+    inputs[~inputs["fit_id"].str.startswith("dsvi")].to_parquet(folder / "inputs.parquet")
+    np.testing.assert_array_equal(shown(draw(View(folder), "pictures").axes[0]), whole)
+
+
 def test_pictures_keep_a_place_for_a_method_that_failed(tmp_path):
     view = with_pictures(tmp_path / "s", lambda method, *_: ("failed", "no") if method == "svgp" else DONE)
     figure = draw(view, "pictures")

@@ -365,6 +365,15 @@ def test_samplers_without_a_common_number_have_no_density(view, tmp_path):
     assert "no number that all samplers draw" in texts(draw(View(folder), "densities"))
 
 
+def test_a_data_set_without_draws_has_no_density(tmp_path):
+    folder = build_samplers(tmp_path / "s", datasets=("boston", "yacht"), splits=1)
+    drawn = pd.read_parquet(folder / "draws.parquet")
+    drawn[drawn["fit_id"].str.contains("boston")].to_parquet(folder / "draws.parquet")
+    said = texts(draw(View(folder), "densities"))
+    assert "no finished fit" in said
+    assert "no number that all samplers draw" not in said
+
+
 def test_tiles_are_shaded_and_numbered_by_medians_over_splits(view):
     rows = [("svgp", 0, 400, 1.05), ("svgp", 1, 400, 1.2), ("svgp", 2, 400, 1.9), ("svgp", 0, 800, 1.02)]
     rows += [("bsgp_1", 0, 400, 150.0), ("bsgp_1", 0, 800, 1.5)]

@@ -182,7 +182,7 @@ def test_a_fit_cleared_before_it_was_read_is_skipped(where):
     before = len(View(where).runs())
     Store(where.store).spool("0123456789abcdef")
     (where.store / ".spool" / "of somebody else").mkdir()
-    tracking.drain(where)
+    assert tracking.drain(where) == 0
     assert len(View(where).runs()) == before
     assert tracking.waiting(where) == []
 
@@ -266,7 +266,7 @@ def test_what_a_killed_writer_left_is_completed_by_the_next(where, monkeypatch, 
         calls.append(words)
         if step != "fit" or len(calls) > 1:
             raise KeyboardInterrupt
-        usual(*words)
+        return usual(*words)
 
     with monkeypatch.context() as patch:
         patch.setattr(tracking.Writer, step, killed)

@@ -46,12 +46,12 @@ def advise(arguments: argparse.Namespace) -> None:
     if len(cells) < 2:
         raise UserError("fewer than two methods of the study can learn this; see --study and `gpbench list methods`")
     done = [m for m, cell in cells.items() if all(plan.states[fit.fit_id].name != "pending" for fit in cell.fits)]
-    minutes = {m: len(cell.fits) * plan.cost.seconds(cell) / 60 for m, cell in cells.items() if m not in done}
+    minutes = {m: len(c.fits) * plan.cost.seconds(c) * c.cores / 60 for m, c in cells.items() if m not in done}
     wanted = _affordable(minutes, arguments.minutes, least=2 - len(done))
     print(f"{dataset.name}: {dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs")
     print(f"expected minutes of one core for {arguments.splits} splits at the budget of study {arguments.study}:")
     for method in sorted(cells, key=lambda m: minutes.get(m, 0.0)):
-        shown = f"{minutes[method]:8.2f}" if method in minutes else f"{'done':>8}"
+        shown = f"{minutes[method]:8.2f}" if method in minutes else f"{'ended':>8}"
         print(f"  {method:<20}{shown}" + "  left out" * (method in minutes and method not in wanted))
     for cell in (cell for cell in plan.cells if cell.skip):
         print(f"  {cell.method:<20}  cannot: {cell.skip}")

@@ -116,6 +116,6 @@ def _progress(study_plan: Plan) -> Progress:
         name=study_plan.name,
         states=dict(sorted(Counter(state.name for state in study_plan.states.values()).items())),
         improving=sum("still improving" in state.reason for state in study_plan.states.values()),
-        minutes=sum(batch.seconds for batch in study_plan.batches) / 60,
+        minutes=sum(b.seconds * max(group.cores for group in b.groups) for b in study_plan.batches) / 60,
         groups=groups,
     )

@@ -68,7 +68,7 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add(status, "what is running, how far, and what is finished", grammar.study(default=""))
     command.add_argument("--watch", action="store_true", help="again every two seconds")
     grammar.as_json(command)
-    command = add(record, "add a study's finished fits to its committed records, docs/results/STUDY/", study)
+    command = add(record, "add a study's finished fits to its committed records, docs/results/RUN/", study)
     command.add_argument("--merge", type=Path, metavar="FOLDER", help="instead add those of a docs/results or checkout")
     command.add_argument("--force", action="store_true", help="also of smoke, of a changed tree, or of private data")
     command = add(backlog, "runs that wait for an idle machine (conf/backlog.yaml): what is done of them, and go on")
@@ -110,7 +110,7 @@ def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add(adopt, "carry a run's fits over to today's identities, after a check that the code gives the same")
     command.add_argument("run", help="the name of a folder in docs/results, or a study")
     grammar.overrides(command)
-    command.add_argument("--check", type=int, default=1, metavar="N", help="groups to refit of each method and task")
+    command.add_argument("--check", type=int, default=1, metavar="N", help="fits to refit of each method and task")
     command.add_argument("--against", type=Path, metavar="CHECKOUT", help="of the code that made them, to refit too")
 
 

@@ -29,8 +29,9 @@ variants) |
 
 A single fit: `gpbench fit method=dsvi dataset=boston split=0 method.layers=3 budget=smoke trainer.threads=1`.
 A study with overrides has its own results folder; fits are shared through the store by their identity.
-Trainer keys say how a fit runs, `budget.r_hat` and `budget.gain` what counts as converged; none of them is ever part of
-its identity; everything else is.
+Trainer keys say how a fit runs, `budget.r_hat` and `budget.gain` what counts as converged; these are never part of its
+identity, nor is what says which fits are made, what is probed, shown and printed (`figures`, `protocol.metrics`,
+`budget.bound_rows`); everything else is.
 
 Places come from the environment: `GPBENCH_ROOT` (project folder), `GPBENCH_STORE` (finished fits), `GPBENCH_MIRROR`
 (folder or URL of raw files; `snakemake --config mirror=...` sets it too), `GPBENCH_DVC_REMOTE` (name of a DVC remote,

@@ -215,6 +215,7 @@ class Sizes:
     large: PositiveInt  #: from 3 x 10^5
 
     def steps(self, values: int) -> int:
+        """Number of updates for so many values: training rows x columns."""
         return self.small if values < 10_000 else self.medium if values < 300_000 else self.large
 
 
@@ -248,7 +249,7 @@ class Trainer:
 
     name: str  #: name of the file; it is not written into the file
     device: Literal["cpu", "cuda"] = "cpu"  #: device of the tensors
-    threads: PositiveInt = 1  #: CPU threads of a job
+    threads: PositiveInt = 1  #: CPU threads of a fit, and of each of its workers
     replicas: PositiveInt = 5  #: largest number of fits of a cell in one tensor batch
     #: fits are batched if (inducing inputs or features) x (rows of a step) is at most this; others run one at a time
     small: NonNegativeInt = 60_000
@@ -261,13 +262,13 @@ class Trainer:
     job_minutes: PositiveInt | None = None
     checkpoint_seconds: Annotated[float, Ge(0)] = 20.0  #: seconds between checkpoints
     log_points: PositiveInt = 200  #: number of points in the trace of the objective
-    eval_points: NonNegativeInt = 10  #: largest number of points in the trace of the test scores
+    eval_points: NonNegativeInt = 10  #: largest number of points in the trace of the test scores, but two at least
     eval_every: PositiveInt = 50  #: updates from one of these to the next, at least, on average
     max_minutes: PositiveFloat | None = None  #: a fit that takes longer stops and can be resumed; null: no limit
     #: compile the loss of methods that Adam trains (torch.compile, on a GPU with CUDA graphs): up to half a minute a
     #: fit; methods with steps of their own, natural gradients among them, and asynchronous workers run as always
     compile: bool = False
-    live: bool = False  #: send the trace of running fits to MLFLOW_TRACKING_URI
+    live: bool = False  #: send the objective of running fits to MLflow, at MLFLOW_TRACKING_URI or in mlflow.db
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,24 @@ def check(cls: type, content: Content, where: str) -> Any:
         given = "" if first["type"] == "missing" else f" (given: {first['input']!r})"
         raise UserError(f"{where}: {key}: {first['msg']}{given}") from error
     for key, value in vars(made).items():
-        if isinstance(content.get(key), bool) and isinstance(value, int | float) and not isinstance(value, bool):
-            raise UserError(f"{where}: {key} must be a number, got {str(content[key]).lower()}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{where}: {key} must be a finite number, got {value}")
+        _check_numbers(content.get(key), value, f"{where}: {key}")
     return made
+
+
+def _check_numbers(given: Any, made: Any, where: str) -> None:
+    """Refuse true and false in the place of a number, and numbers that are not finite, at any depth."""
+    if dataclasses.is_dataclass(made):
+        made = vars(made)
+    if isinstance(made, dict) and isinstance(given, dict):
+        for key, value in made.items():
+            _check_numbers(given.get(key), value, f"{where}.{key}")
+    elif isinstance(made, list | tuple) and isinstance(given, list | tuple):
+        for one, value in zip(given, made, strict=False):
+            _check_numbers(one, value, where)
+    elif isinstance(given, bool) and isinstance(made, int | float) and not isinstance(made, bool):
+        raise UserError(f"{where} must be a number, got {str(given).lower()}")
+    elif isinstance(made, float) and not math.isfinite(made):
+        raise UserError(f"{where} must be a finite number, got {made}")
 
 
 def require_known(kind: str, names: Iterable[str], known: Collection[str], where: str = "") -> None:

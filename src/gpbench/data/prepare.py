@@ -82,7 +82,7 @@ def require_current(dataset: Dataset, places: Places) -> None:
     """Raise UserError if a prepared file was made from another catalogue entry (columns, names, units, ...)."""
     path, entry = places.prepared_file(dataset.name), _entry(dataset)
     if {key: value for key, value in table.header(path).items() if key in entry} != entry:
-        changed = f"conf/dataset/{dataset.name}.yaml changed"
+        changed = f"{_description(dataset, places)} changed"
         raise UserError(f"{path} was prepared before {changed}; run `gpbench data prepare {dataset.name}`")
 
 

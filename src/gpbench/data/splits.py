@@ -2,7 +2,8 @@
 
 A protocol's rules (`gpbench.data.protocols`) become one of these schemes for one data set. A scheme of n rows answers
 `sizes(n, split)`, the numbers of training and test rows, and `rows(n, split, labels)`, their row numbers; labels `[n]`
-are the classes, which stratified and balanced schemes need. The n rows are those of `numbered_rows`.
+are the classes, which stratified and balanced schemes need. The n rows of `sizes` are those of the data
+set, those of `rows` are `numbered_rows`: under `thinning` there are more of them.
 """
 
 from __future__ import annotations

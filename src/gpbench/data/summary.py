@@ -50,7 +50,7 @@ def statistics(table: Table, dataset: Dataset) -> Statistics:
         input_min=low.tolist(),
         input_max=high.tolist(),
         class_counts=class_counts(table, dataset).tolist(),
-        duplicate_rows=_repeats(inputs, targets),
+        duplicate_rows=_repeats(inputs, targets[:, : targets.shape[1] - len(dataset.truth)]),
         duplicate_inputs=_repeats(inputs),
         constant_inputs=[name for name, same in zip(table.input_names, low == high, strict=True) if same],
     )

@@ -54,7 +54,7 @@ def chunks(array: np.ndarray) -> list[np.ndarray]:
 
 @np.errstate(over="ignore")
 def unvarying(targets: np.ndarray) -> list[int]:
-    """Numbers of the columns that scaling leaves as they are, as their sd is 0, up to rounding or underflow."""
+    """Numbers of the columns whose scale scaling leaves at 1, as their sd is 0, up to rounding or underflow."""
     return np.flatnonzero(targets.std(0) <= 1e-12 * np.abs(targets).max(0)).tolist()
 
 

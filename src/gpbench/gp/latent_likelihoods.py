@@ -147,8 +147,7 @@ class Ordinal:
     r ordered classes between fixed thresholds -inf = threshold_0 < ... < threshold_r = inf, which with the noise's
     standard deviation are not in the paper: threshold_s = e Phi^-1(s / r) makes classes of f equally likely a priori at
     its variance e^2, and nearly so those of y (.197 to .204 where r = 5). Its appendix prints the second derivative
-    with a wrong sign in the first term.
-    """
+    with a wrong sign in the first term."""
 
     def __init__(self, num_classes: int, scale: float = math.e, noise_sd: float = 0.5) -> None:
         inner = [scale * float(stats.norm.ppf(s / num_classes)) for s in range(1, num_classes)]

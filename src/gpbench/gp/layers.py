@@ -40,8 +40,7 @@ def init_layer(
 
     ard: a lengthscale an input, else one for all. separate: an output has a kernel (`kernels`) and inducing inputs
     (`all`) of its own, an axis Q of those parameters after R. formula: of the kernel. covariance: `full`, a factor
-    L_q, or `diagonal`, sds. coordinates: `whitened`, q(v), or `inducing`, the same numbers for q(u).
-    """
+    L_q, or `diagonal`, sds. coordinates: `whitened`, q(v), or `inducing`, the same numbers for q(u)."""
     replicas, num_inducing, num_inputs = z.shape
     eye = torch.eye(num_inducing, dtype=z.dtype, device=z.device)
     chol = (factor * eye).repeat(replicas, num_outputs, 1, 1)

@@ -95,8 +95,7 @@ def cholesky(matrix: Tensor, name: str, jitter: Tensor | None = None) -> Tensor:
     matrix `[*S, R, M, M]`; jitter `[*S, R]` is always added (a method's published jitter). Where that
     is not enough, 1e-8, 1e-7, ..., 1e-4 of the mean diagonal is added, only in the replicas that need
     it, and recorded in `events` under `name` (but see `deferred_checks`). A matrix that stays indefinite (or holds NaN)
-    gets a factor of NaN and an event with `failed`; the other replicas are not touched. Differentiable once.
-    """
+    gets a factor of NaN and an event with `failed`; the other replicas are not touched. Differentiable once."""
     factor: Tensor = _Cholesky.apply(matrix, jitter, name)
     return factor
 
@@ -153,8 +152,7 @@ def gradient_from_product(factor: Tensor, product: Tensor) -> Tensor:
 def quadratic_and_log_det(matrix: Tensor, y: Tensor, name: str) -> tuple[Tensor, Tensor]:
     """sum_p y_p^T C^-1 y_p and log |C| `[R]` of C `[R, M, M]`, y `[R, M, P]`; jitter as in `cholesky`.
 
-    Differentiable once, in half the work of going through the factor.
-    """
+    Differentiable once, in half the work of going through the factor."""
     both: tuple[Tensor, Tensor] = _QuadraticAndLogDet.apply(matrix, y, name)
     return both
 

@@ -26,8 +26,7 @@ class Posterior(NamedTuple):
 def posterior(phi: Tensor, b: Tensor, name: str) -> Posterior:
     """q(v_p) proportional to N(v_p; 0, I) exp(-1/2 v_p^T Phi v_p + b_p^T v_p); phi `[R, M, M]`, b `[R, M, P]`.
 
-    name: of the layer, in the events of `linalg.cholesky`.
-    """
+    name: of the layer, in the events of `linalg.cholesky`."""
     eye = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device)
     # reversed, the lower factor is upper
     upper = linalg.cholesky((eye + phi).flip(-2, -1), name).flip(-2, -1)
@@ -37,8 +36,7 @@ def posterior(phi: Tensor, b: Tensor, name: str) -> Posterior:
 def log_normaliser(phi: Tensor, b: Tensor, name: str) -> Tensor:
     """Logarithm of what `posterior` normalises by, summed over targets, in nats `[R]`.
 
-    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 sum_p b_p^T B^-1 b_p - P/2 log |B|.
-    """
+    sum_p log int N(v; 0, I) exp(-1/2 v^T Phi v + b_p^T v) dv = 1/2 sum_p b_p^T B^-1 b_p - P/2 log |B|."""
     eye = torch.eye(phi.shape[-1], dtype=phi.dtype, device=phi.device)
     quadratic, log_det = linalg.quadratic_and_log_det(eye + phi, b, name)
     return 0.5 * (quadratic - b.shape[-1] * log_det)
@@ -61,8 +59,7 @@ class _Gram(torch.autograd.Function):
     """A diag(w) A^T `[R, M, M]` and A diag(w) y `[R, M, P]`, with the gradients of A and w by hand.
 
     With G that of the first, taken as symmetric, and g that of the second, H = 2 G A and h = g y^T:
-    dA = (H + h) diag(w),    dw_n = a_n^T (1/2 H + h)_n.
-    """
+    dA = (H + h) diag(w),    dw_n = a_n^T (1/2 H + h)_n."""
 
     @staticmethod
     def forward(ctx, a: Tensor, y: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,8 +80,7 @@ class _Gram(torch.autograd.Function):
 def log_density(a: Tensor, y: Tensor, variance: Tensor, mask: Tensor, name: str) -> Tensor:
     """sum_p log N(y_p; 0, A^T A + diag(variance)) in nats `[R]`, shapes as in `condition`.
 
-    variance `[R, N]`; mask `[R, N]` is 0 in padding rows.
-    """
+    variance `[R, N]`; mask `[R, N]` is 0 in padding rows."""
     weight = mask / variance
     rows = y.shape[-1] * mask * torch.log(2 * math.pi * variance) + y.square().sum(-1) * weight
     phi, b = _Gram.apply(a, y, weight)

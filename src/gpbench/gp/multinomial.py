@@ -45,8 +45,7 @@ def information(pi: Tensor) -> Tensor:
 def information_traces(pi: Tensor, s: Tensor) -> Tensor:
     """Tr(S_i dLambda_i/df_ib) `[R, m, n]` for symmetric S `[R, m, m, n]`.
 
-    With d_b = (e_b - pi)^T S (e_b - pi) it is pi_b (d_b - sum_a pi_a d_a).
-    """
+    With d_b = (e_b - pi)^T S (e_b - pi) it is pi_b (d_b - sum_a pi_a d_a)."""
     product = (s * pi[:, None]).sum(2)  # S pi
     mean = (pi * product).sum(1, keepdim=True)
     d = s.diagonal(dim1=1, dim2=2).mT - 2 * product + mean
@@ -62,8 +61,7 @@ def information_quadratics(pi: Tensor, s: Tensor) -> Tensor:
 def whitened_precision(chol: Tensor, pi: Tensor) -> Tensor:
     """I + L^T Lambda L `[R, m n, m n]`, functions one after the other, for L = blockdiag(L_c), chol `[R, m, n, n]`.
 
-    It is what K^-1 + Lambda is for nu = L^-1 f, and is at least the identity however singular K.
-    """
+    It is what K^-1 + Lambda is for nu = L^-1 f, and is at least the identity however singular K."""
     size = chol.shape[1] * chol.shape[2]
     blocks = chol.mT[:, :, None] @ (information(pi)[..., None] * chol[:, None])  # [R, m, m, n, n]
     precision = blocks.transpose(2, 3).reshape(-1, size, size)

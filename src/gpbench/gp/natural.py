@@ -23,8 +23,7 @@ def step(
     U upper triangular, L' = L U^-T is lower triangular: S itself is never inverted.
     mean, grad_mean `[R, M, Q]`, chol, grad_chol `[R, Q, M, M]` (lower triangular), rate `[R]`, halved where it would
     leave S'^-1 indefinite; a gradient that is not finite gives NaN and an event of `linalg.cholesky` under `name`.
-    Source: hensman2013; salimbeni2018.
-    """
+    Source: hensman2013; salimbeni2018."""
     product = chol.mT @ grad_chol
     eye = torch.eye(chol.shape[-1], dtype=chol.dtype, device=chol.device)
     slope = product.tril() + product.tril(-1).mT

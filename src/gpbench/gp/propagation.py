@@ -15,8 +15,7 @@ def moments(
     """Mean and variance `[R, B, Q]` of g(x) + x W for x ~ N(mean, diag(variance)), `[R, B, D]` each.
 
     Without a variance x is known. weights W `[R, D, Q]`: of a linear mean function, or none. g_q are the GPs of the
-    layer under q(v_q) = N(m_q, L_q L_q^T). Source: damianou2013; with W ashman2020, eqs. 3.19 and 3.20.
-    """
+    layer under q(v_q) = N(m_q, L_q L_q^T). Source: damianou2013; with W ashman2020, eqs. 3.19 and 3.20."""
     if variance is not None:
         return _random_input(layer, mean, variance, weights)
     first, second = sparse.conditional(mean, layer)

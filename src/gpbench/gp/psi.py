@@ -30,8 +30,7 @@ def psi1(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: T
     """E k(x, z_m) `[R, B, M]`.
 
     outputscale prod_d sqrt(l_d^2 / (l_d^2 + s_d)) exp(-1/2 sum_d (mean_d - z_md)^2 / (l_d^2 + s_d)), s = variance.
-    Source: damianou2013.
-    """
+    Source: damianou2013."""
     left, right = _joined(*_once(mean, variance, inducing_inputs, lengthscale, outputscale))
     return (left @ right.mT).exp()
 
@@ -40,8 +39,7 @@ def psi2(mean: Tensor, variance: Tensor, inducing_inputs: Tensor, lengthscale: T
     """E k(x, z_m) k(x, z_m') `[R, B, M, M]`, with c the middle between z_m and z_m'.
 
     outputscale^2 prod_d sqrt(l_d^2 / (l_d^2 + 2 s_d)) exp(-sum_d [(z_md - z_m'd)^2 / (4 l_d^2)
-    + (mean_d - c_d)^2 / (l_d^2 + 2 s_d)]). Source: damianou2013.
-    """
+    + (mean_d - c_d)^2 / (l_d^2 + 2 s_d)]). Source: damianou2013."""
     num_inducing = inducing_inputs.shape[1]
     every = torch.arange(num_inducing**2, device=inducing_inputs.device)
     left, right = _joined(*_twice(mean, variance, inducing_inputs, lengthscale, outputscale, every))
@@ -53,8 +51,7 @@ def psi2_sum(
 ) -> Tensor:
     """sum_n weight_n E k(x_n, z_m) k(x_n, z_m') `[R, M, M]`; weight `[R, B]`.
 
-    Memory does not grow with N M^2, neither here nor in the gradient.
-    """
+    Memory does not grow with N M^2, neither here nor in the gradient."""
     num_inducing, device = inducing_inputs.shape[1], inducing_inputs.device
     packed = _upper(num_inducing, device)
     left, left_offset, right, right_offset = _twice(mean, variance, inducing_inputs, lengthscale, outputscale, packed)
@@ -95,8 +92,7 @@ def moments(
 
     a `[R, M, Q]` = K_ZZ^-1 m, b `[R, Q, M, M]` = K_ZZ^-1 (S - K_ZZ) K_ZZ^-1 + a a^T for u ~ N(m, S); without weights
     the prior mean is zero. Memory does not grow with B M^2, neither here nor in the gradient. A variance that
-    rounding leaves below zero is zero. Source: bui2016; ashman2020, eq. 3.20 (its last line corrected).
-    """
+    rounding leaves below zero is zero. Source: bui2016; ashman2020, eq. 3.20 (its last line corrected)."""
     layer = (inducing_inputs, lengthscale, outputscale)
     # psi1 a, and with a mean function psi1 (a z_d) for every input d
     targets = a if weights is None else torch.cat([a, (a[:, :, None] * inducing_inputs[..., None]).flatten(2)], 2)
@@ -173,8 +169,7 @@ class _ExpProduct(torch.autograd.Function):
     weight `[R, P, Q]`. With g the gradient of the result and F = E * (g weight^T):
     d weight = E^T g, d left = F right, d right = F^T left, d left_offset = F 1 = sum_q g_q (E weight)_q,
     d right_offset = F^T 1 = sum_q weight_q (d weight)_q. Of a single output F is E with rows and columns scaled, and
-    the scales go to the narrow factors.
-    """
+    the scales go to the narrow factors."""
 
     @staticmethod
     def forward(ctx, left, left_offset, right, right_offset, weight) -> Tensor:
@@ -220,8 +215,7 @@ def _blocks(left: Tensor, right: Tensor, by_row: Parts, by_point: Parts) -> Iter
 
     The next block overwrites a block: fresh memory would cost as much as the product. On a CPU one replica at a time:
     how a product rounds depends on how many are taken at once, and the moments carry that further by the condition of
-    K_ZZ. Elsewhere, bound by launches, all of them, and all points.
-    """
+    K_ZZ. Elsewhere, bound by launches, all of them, and all points."""
     (replicas, rows), points = left.shape[:2], right.shape[1]
     if left.device.type == "cpu":
         size = min(rows, CHUNK_ROWS, CHUNK_ELEMENTS)

@@ -48,8 +48,7 @@ def conditional(x: Tensor, layer: Layer) -> tuple[Tensor, Tensor]:
 
     x `[*S, R, B, D]`, the other shapes as in `Layer`, L_q lower triangular; returns two `[*S, R, B, Q]`, the prior
     mean being zero. Under `torch.no_grad` the rows of x are treated in chunks.
-    Source: hensman2013, eq. 4; salimbeni2017, eqs. 7-8.
-    """
+    Source: hensman2013, eq. 4; salimbeni2017, eqs. 7-8."""
     *samples, replicas, rows, _ = x.shape
     # S and B become the columns of one product per replica
     columns = x.reshape(-1, replicas, rows, x.shape[-1]).transpose(0, 1).reshape(replicas, -1, x.shape[-1])
@@ -96,8 +95,7 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
 
     f(x) = phi(x)^T w + A^T (v - L^-1 phi(Z)^T w), v ~ q(v): a draw from the prior by random features, moved to
     agree with u = L v at Z. Its mean and covariance, over all that is drawn, are those of the posterior.
-    normal(*shape): standard normals. Source: wilson2020.
-    """
+    normal(*shape): standard normals. Source: wilson2020."""
     if layer.kernel.outputscale.ndim == 2:
         outputs, each = layer.whitened_mean.shape[-1], draw(single_outputs(layer), normal)
         return lambda x: each(_each_output(x, outputs)).view(-1, outputs, x.shape[1]).mT
@@ -122,8 +120,7 @@ def draw(layer: Layer, normal: Callable[..., Tensor]) -> Callable[[Tensor], Tens
 def project(x: Tensor, inducing_inputs: Tensor, chol_kzz: Tensor, kernel: Kernel) -> Tensor:
     """A = L^-1 k(Z, x) `[R, M, B]` for x `[R, B, D]`: given u = L v, f(x) has mean A^T v and covariance K - A^T A.
 
-    The other shapes as in `Layer`, of a layer whose outputs share a kernel. Differentiable once.
-    """
+    The other shapes as in `Layer`, of a layer whose outputs share a kernel. Differentiable once."""
     if kernel.formula == "rbf":
         a: Tensor = _Project.apply(x, inducing_inputs, chol_kzz, kernel.lengthscale, kernel.outputscale)
         return a
@@ -188,8 +185,7 @@ class _Marginals(torch.autograd.Function):
 
     Without factors L_q the variance drops its last term. The outputs are rows of one product, taken in blocks of
     columns J of the factors: T_J = L[J0:, J]^T a[J0:], for L is zero above its diagonal. Backward, with g that of the
-    variance and S_J = 2 g T_J: dL[J0:, J] = a[J0:] S_J^T, da[J0:] += L[J0:, J] S_J.
-    """
+    variance and S_J = 2 g T_J: dL[J0:, J] = a[J0:] S_J^T, da[J0:] += L[J0:, J] S_J."""
 
     @staticmethod
     def forward(ctx, a: Tensor, mean: Tensor, chol: Tensor | None, diagonal: Tensor) -> tuple[Tensor, Tensor]:
@@ -233,8 +229,7 @@ def _triangle_blocks(chol: Tensor | None) -> Iterator[tuple[int, Tensor]]:
 def kl_whitened(mean: Tensor, chol: Tensor) -> Tensor:
     """KL[prod_q N(m_q, L_q L_q^T) || N(0, I)] in nats, `[R]`.
 
-    1/2 (||L||_F^2 + ||m||^2 - Q M) - sum_qi log |(L_q)_ii|;  mean `[R, M, Q]`, chol `[R, Q, M, M]`.
-    """
+    1/2 (||L||_F^2 + ||m||^2 - Q M) - sum_qi log |(L_q)_ii|;  mean `[R, M, Q]`, chol `[R, Q, M, M]`."""
     kl: Tensor = _KL.apply(mean, chol)
     return kl
 

@@ -93,8 +93,7 @@ def cavity(q: Belief, shift: Tensor, fraction: Tensor, name: str) -> tuple[Belie
 
     With S = root root^T and left left^T = (b I + a/N root^T root)^-1, S_c = root left left^T root^T. Differences of
     size N are N/(2 a) log |S_c| / |S| = N/a log |left| and N/(2 a) (b t^T m_c - t^T m) = -1/2 (t^T S_c m + t^T m_c).
-    Differentiable once, in the sites R and t.
-    """
+    Differentiable once, in the sites R and t."""
     mean, root, energy = _Cavity.apply(q.factor, shift, fraction, q.mean.detach(), q.root.detach(), name)
     return Belief(mean, root), energy
 
@@ -104,8 +103,7 @@ class _Cavity(torch.autograd.Function):
 
     e = S_c m,  w = c e - S_c g,  X = symmetric(root^T G), root that of S_c,  dR = 2 dP R,
     dP = -b root X root^T - c/2 S (I - S_c) + b/2 (m_c w^T + w m_c^T + a/N c e e^T),  dt = b S_c g + c (m - m_c - e).
-    There is no difference of terms of size N in it.
-    """
+    There is no difference of terms of size N in it."""
 
     @staticmethod
     def forward(ctx, factor, shift, fraction, q_mean, q_root, name) -> tuple[Tensor, Tensor, Tensor]:

@@ -112,8 +112,7 @@ class StudentT:
     """y ~ t_nu(f, s); functions f_1, ..., f_P.
 
     The expectation takes 81 nodes of the trapezoidal rule: where sd(f) is 1, 3, 10 times sqrt(s) its largest error
-    found for nu >= 2.5 is 1e-14, 2e-8, 0.002 nats (20 Gauss-Hermite nodes: 2e-6, 0.01, 0.2).
-    """
+    found for nu >= 2.5 is 1e-14, 2e-8, 0.002 nats (20 Gauss-Hermite nodes: 2e-6, 0.01, 0.2)."""
 
     functions = 1
     params = [FREEDOM]

@@ -23,8 +23,7 @@ class Hyperparameters(Settings):
 def with_unseen(probs: np.ndarray, classes: np.ndarray, num_classes: int, rows: int) -> np.ndarray:
     """Probabilities over all C classes `[T, C]` from those over the `classes` seen in the training rows.
 
-    A class never seen gets what Laplace's rule gives it, 1 / (n + C), and the others share the rest.
-    """
+    A class never seen gets what Laplace's rule gives it, 1 / (n + C), and the others share the rest."""
     complete = np.full((len(probs), num_classes), 1 / (rows + num_classes))
     complete[:, classes.astype(int)] = probs * (1 - (num_classes - len(classes)) / (rows + num_classes))
     return complete

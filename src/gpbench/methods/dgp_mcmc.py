@@ -82,8 +82,7 @@ class Method(SamplerMethod):
         """Chains with given `COVARIANCE` parameters that start near the function with values hidden `[R, n]`.
 
         They start at the posterior mean of F1 had `hidden` been seen with the noise of y: the prior finds a sum of few
-        random features next to impossible, and a chain would be long in coming back from it.
-        """
+        random features next to impossible, and a chain would be long in coming back from it."""
         buffers = {name: covariance[name] for name in COVARIANCE}
         buffers |= {"x": batch.x, "y": batch.y[..., 0], "mask": (batch.weight > 0).to(batch.x)}
         jitter = self.hyper.jitter * buffers["layer1.log_outputscale"].exp()
@@ -148,8 +147,7 @@ class Method(SamplerMethod):
     def functions(self, state: State, x: Tensor, key: Key) -> list[Tensor]:
         """Posterior functions `[S, 1, T, 1]` of both layers, drawn jointly at x `[1, T, D]`, one a kept state.
 
-        The second layer is F2 at the first one's values: y without its noise. Jitter is added to both covariances.
-        """
+        The second layer is F2 at the first one's values: y without its noise. Jitter is added to both covariances."""
         kept, buffers = state.kept(), state.buffers
         bottom = project(buffers, 1, buffers["chol"], buffers["x"], x)
         chol = self._factor_given(buffers, 1, bottom, x)

@@ -35,8 +35,7 @@ def maximise(
 ) -> State:
     """State of a method after `iterations` updates for its objective + log_prior `[R]`.
 
-    All rows, or mini-batches of `START_ROWS` where there are more; still(step) names the params that stay at a step.
-    """
+    All rows, or mini-batches of `START_ROWS` where there are more; still(step) names the params that stay at a step."""
     state, full = method.start(data, keys), data.full()
     params = state.params = {name: value.contiguous().requires_grad_() for name, value in state.params.items()}
     adam = torch.optim.Adam(params.values(), lr=method.hyper.learning_rate, fused=True)

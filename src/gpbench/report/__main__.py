@@ -1,4 +1,4 @@
-"""Write one output of a study: `python -m gpbench.report figure results/quick convergence`."""
+"""Write outputs of a study: `python -m gpbench.report figure results/default convergence`."""
 
 import argparse
 import sys

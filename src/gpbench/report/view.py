@@ -1,11 +1,11 @@
 """A study's collected results, and the rules by which fits are averaged into cells.
 
 A folder `results/<study>/` holds `study.json`, `scores.parquet` (one row per fit), `traces.parquet` (one row per logged
-step), `points.parquet` (one row per test point) and the results of probes, such as `bounds.parquet` (see
-`gpbench.study.results.probes`). A study of kind `sample` has `prefixes.parquet` and `draws.parquet` instead of points
-(see `gpbench.study.results.chain_file`). A folder of committed records, `docs/results/<run>/`, has `study.json`,
-`scores.csv` and, of its curves, `traces.csv` and `calibration.csv` (see `gpbench.study.results.curves`). Nothing else
-is read.
+step), `points.parquet` (one row per test point), `scorecard.csv` and the results of probes, such as `bounds.parquet`
+(see `gpbench.study.results.probes`). A study of kind `sample` has `prefixes.parquet` and `draws.parquet` instead of
+points (see `gpbench.study.results.chain_file`), one of kind `solve` `systems.parquet`. A folder of committed records,
+`docs/results/<run>/`, has `study.json`, `scores.csv` and, of its curves, `traces.csv`, `calibration.csv` and
+`systems.csv` (see `gpbench.study.results.curves`). Nothing else is read.
 """
 
 from collections import Counter, defaultdict
@@ -123,7 +123,7 @@ class View:
     def fits(self) -> pd.DataFrame:
         """The scores of the study's kind, with a row of status `missing` for every expected fit without a result; the
         status of a finished fit that fails the gate of its budget is `not converged`. Column `convergence` is empty for
-        closed forms and for gradient fits recorded before it was noted; `unmixed` says why chains are not judged."""
+        closed forms and gradient fits recorded before it was noted; `unmixed`: why chains do not count as converged."""
         scores = self._scores[self._scores["kind"] == self.study["kind"]]
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))

@@ -29,8 +29,7 @@ def summary(draws: np.ndarray) -> dict[str, np.ndarray]:
     draws `[chains, draws, *quantities]`. `r_hat` (near 1 where the chains agree; the halves of a single chain count as
     two chains), `ess_bulk` (of the location) and `ess_tail` (of the 5 % and 95 % quantiles) in draws, summed over
     chains. NaN where a draw is NaN or chains have fewer than 4 draws, R-hat also for a single chain of fewer than 8;
-    infinite, or huge by rounding, where no chain moves and they differ. Source: vehtari2021.
-    """
+    infinite, or huge by rounding, where no chain moves and they differ. Source: vehtari2021."""
     draws = np.asarray(draws, dtype=np.float64)
     if draws.shape[1] < FEWEST_DRAWS or not draws.size:
         return {name: np.full(draws.shape[2:], np.nan) for name in ("r_hat", "ess_bulk", "ess_tail")}
@@ -87,8 +86,7 @@ def geyer_ess(draws: np.ndarray) -> np.ndarray:
 
     T / (1 + 2 sum_k rho_k), the sum cut by the initial monotone sequence: G_m = rho_2m + rho_2m+1 up to the first that
     is not positive, none larger than the one before. At most T log10(T), for chains that alternate; 1 where a quantity
-    never moves. Source: Geyer (1992), section 3.3.
-    """
+    never moves. Source: Geyer (1992), section 3.3."""
     columns = np.asarray(draws, dtype=np.float64).reshape(len(draws), -1).T
     return np.array([_geyer_ess(column) for column in columns]).reshape(draws.shape[1:])
 
@@ -110,8 +108,7 @@ def gelman_rubin(mean: np.ndarray, variance: np.ndarray, draws: int) -> np.ndarr
     """R-hat `[*quantities]` of m chains of T draws from their moments `[m, *quantities]`, variances with ddof 1.
 
     sqrt(V / W), V = (T-1)/T W + (1 + 1/m) b, W the mean of the variances, b the variance of the means. NaN for a single
-    chain and where nothing moves. Source: Gelman and Rubin (1992), without their factor for the degrees of freedom.
-    """
+    chain and where nothing moves. Source: Gelman and Rubin (1992), without their factor for the degrees of freedom."""
     if len(mean) < 2:
         return np.full(mean.shape[1:], np.nan)
     within, between = variance.mean(0), mean.var(0, ddof=1)
@@ -139,8 +136,7 @@ def convergence(chains: Sequence[Mapping[str, np.ndarray]], transitions: int | N
     the two), and moments `mean` and `variance` `[checkpoints, variables]` of all of them over the first `iterations`
     `[checkpoints]` draws. `mcse` is the largest Monte Carlo error of a mean of those watched, in standard deviations;
     `r_hat_classic` the worst `gelman_rubin` of all draws, `r_hat_classic_1000` of the first 1000, and so on, where all
-    `transitions` after burn-in were kept (None: they were).
-    """
+    `transitions` after burn-in were kept (None: they were)."""
     draws = np.stack([chain["draws"] for chain in chains])
     watched = _worst(_moving(draws), draws)
     # chains that were stored before every variable was kept have the watched ones alone

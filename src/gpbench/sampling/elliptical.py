@@ -29,8 +29,7 @@ def step(
 
     log_likelihood maps f to `[R]` nats; value is that of f; prior_draw nu in the shape of f; uniforms `[R, 1 + T]` in
     (0, 1): that of the threshold, then one for every try. A chain stays where it is after T rejected tries, and if its
-    log likelihood is NaN; proposals of NaN are rejected. Source: murray2010.
-    """
+    log likelihood is NaN; proposals of NaN are rejected. Source: murray2010."""
     threshold = value + uniforms[:, 0].log()
     waiting = ~threshold.isnan()
     moved, moved_value, tries = f, value, torch.zeros_like(waiting, dtype=torch.int64)

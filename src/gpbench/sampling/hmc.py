@@ -55,8 +55,7 @@ def step(
     """One transition: the new point and the probability of acceptance `[R]`, 0 for NaN.
 
     momentum `[R, K]` standard normal; uniform `[R]` in (0, 1), for the Metropolis test; step_size `[R]`, leapfrogs
-    `[R]` of integers >= 1. Source: neal2011, figure 2.
-    """
+    `[R]` of integers >= 1. Source: neal2011, figure 2."""
     end, final = integrate(start, momentum, log_density, step_size, leapfrogs)
     # l(w') - |p'|^2/2 - l(w) + |p|^2/2
     gain = end.value - start.value + 0.5 * (momentum.square() - final.square()).sum(1)
@@ -69,8 +68,7 @@ def random_walk(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One Metropolis transition: position `[R, K]`, its log density `[R]`, and the probability of acceptance `[R]`.
 
-    value is the log density at the start; the proposal is `jump` `[R, K]` away, drawn from a symmetric law.
-    """
+    value is the log density at the start; the proposal is `jump` `[R, K]` away, drawn from a symmetric law."""
     proposal = position + jump
     proposed = log_density(proposal)
     probability = acceptance(proposed - value)

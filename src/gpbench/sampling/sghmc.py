@@ -58,8 +58,7 @@ def step(
 
     gradient of the potential U (not divided by N), named like params; noise `[R, K]` standard normal; num_data N
     `[R]`; step_size one number, or `[R, 1]`; friction in (0, 2). With `adapt` the preconditioner is updated first,
-    otherwise it stays.
-    """
+    otherwise it stays."""
     num_data = num_data[:, None]
     mean_gradient = flatten({name: gradient[name] for name in params}) / num_data
     if adapt:

@@ -29,8 +29,7 @@ class KernelProduct:
 
     kernel: of one replica, its values without the replica axis (`Kernel.map(lambda value: value[r])`); x `[n, D]`;
     noise a number or `[n]` (units of f squared); scale `[n]`: the diagonal of S, None for I; tile: its rows, and a
-    multiple of them, its columns.
-    """
+    multiple of them, its columns."""
 
     def __init__(
         self,

@@ -54,7 +54,7 @@ class MethodSettings:
 
 @dataclass(frozen=True)
 class PreparedData:
-    """A data set by the md5 of its prepared arrays; classes: their number, 0 in regression."""
+    """A data set by the md5 of its prepared arrays; classes: their number, 0 where the task has none."""
 
     md5: str | None
     task: Task
@@ -166,6 +166,11 @@ class Planned:
     what: What
     how: Trainer
 
+    @property
+    def cores(self) -> int:
+        """Of a fit, while it runs."""
+        return self.how.threads * self.what.workers
+
 
 @dataclass(frozen=True)
 class Cell(Planned):
@@ -230,7 +235,7 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Commit:
-    """Git commit of the project, and whether tracked files differ from it; empty outside a git checkout."""
+    """Git commit of the project, and whether its files differ from it (`provenance.commit`); empty without git."""
 
     commit: str
     dirty: bool

@@ -154,7 +154,7 @@ def _of_draws(folder: Path, record: FitRecord) -> dict[str, float]:
 
 
 def transitions(record: FitRecord) -> int:
-    """Those of a chain after burn-in (`methods.base.Sampler.burn_in`), of which `num_samples` may be kept; else all."""
+    """Those of a chain after burn-in (`SamplerMethod.burn_in`), of which `num_samples` may be kept; else all."""
     steps, burn_in = record.what.steps or 1, cast(float, record.fitted.method.hyper.get("burn_in", 0.0))
     return steps - min(round(burn_in * steps), steps - 1)
 

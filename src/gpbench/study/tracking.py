@@ -3,7 +3,7 @@
 A run a cell (method x data set x protocol x budget), in the experiment of its data set; nested runs a fit.
 Reading the spool twice changes nothing, in whatever order. Of several fits of a place, all but the one that was begun
 last are tagged `superseded` instead of deleted, for people annotate runs. `MLFLOW_TRACKING_URI` names a server; without
-it, mlflow.db beside the project.
+it, mlflow.db in the project.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def waiting(where: Places) -> list[str]:
 
 
 def drain(where: Places, anew: bool = False) -> int:
-    """Log every fit of the spool, once no other writer does; how many there were. anew: every fit of the store."""
+    """Log the fits of the spool, once no other writer does; how many there are of them. anew: all fits of the store."""
     where.store.mkdir(parents=True, exist_ok=True)
     share(where.store)
     with locked(where.store / ".tracking.lock", "MLflow"):
@@ -75,13 +75,13 @@ def drain(where: Places, anew: bool = False) -> int:
             store.spool(fit_id)
         if not (todo := waiting(where)):
             return 0
-        writer, read = Writer(where), dict[Path, int]()
+        writer, read, logged = Writer(where), dict[Path, int](), 0
         with _answering(where):
             for fit_id in todo:
                 request = where.store / ".spool" / fit_id
                 requested_at = request.stat().st_mtime_ns
                 try:
-                    writer.fit(fit_id)
+                    logged += writer.fit(fit_id)
                 except UserError as error:  # damaged, of another edition, or moved aside meanwhile
                     print(f"gpbench: {error}", file=sys.stderr)
                     if isinstance(error, Unreadable):
@@ -91,7 +91,7 @@ def drain(where: Places, anew: bool = False) -> int:
         for request, requested_at in read.items():  # last, so that what a killed writer left is completed by the next
             if request.stat().st_mtime_ns == requested_at:  # else it was repeated meanwhile, and is read again
                 request.unlink()
-        return len(read)
+        return logged
 
 
 def connect(where: Places) -> MlflowClient:
@@ -179,10 +179,10 @@ class Writer:
         self.touched[run_id] = experiment
         return experiment, run_id
 
-    def fit(self, fit_id: str) -> None:
-        """Log one fit unless it is logged."""
+    def fit(self, fit_id: str) -> bool:
+        """Log one fit unless it is logged; whether there is one."""
         if not self.store.has(fit_id):
-            return  # cleared by `gpbench retry` before it was read
+            return False  # cleared by `gpbench retry` before it was read
         record = self.store.verified(fit_id)
         experiment, parent = self.cell(record)
         place = f"{parent} split={record.split} replica={record.replica}"
@@ -190,7 +190,7 @@ class Writer:
         # a fit that was retried has the same identity, but began at another time
         same = {"fit": fit_id, "started": record.provenance.started, "complete": "yes"}
         if any(all(run.data.tags.get(f"gpbench.{k}") == v for k, v in same.items()) for run in known):
-            return
+            return True
         for old in known:
             if "gpbench.complete" not in old.data.tags:
                 self.client.delete_run(old.info.run_id)  # begun by a writer that was killed
@@ -210,6 +210,7 @@ class Writer:
         ended = _milliseconds(record.provenance.ended)
         self.client.set_terminated(run, "FINISHED" if record.status == "done" else "FAILED", ended)
         self.client.set_tag(run, "gpbench.complete", "yes")
+        return True
 
     def _values(self, run: str, record: FitRecord) -> None:
         """Parameters, final scores, how the fit's own chain has mixed, and the trace over steps."""

@@ -87,6 +87,12 @@ def test_a_fit_under_two_names_is_counted_as_often_as_it_is_listed(project, gpbe
     assert float(re.search(r"about (\S+) minutes", last)[1]) == pytest.approx(float(minutes), abs=0.06)
 
 
+def test_minutes_of_a_core_are_of_all_cores(project):
+    """Of a fit by threads and workers that take as long by the clock."""
+    one, four = (make(f"{SMALL} only=[svgp] trainer.threads={threads}").rows() for threads in (1, 4))
+    assert [row.minutes for row in four] == pytest.approx([4 * row.minutes for row in one])
+
+
 def test_too_many_rows_are_skipped(project):
     entry = project / "conf/dataset/boston.yaml"
     entry.write_text(entry.read_text().replace("rows: 506", "rows: 6000"))

@@ -27,6 +27,8 @@ def count(events: Table, dataset: Dataset) -> Table:
         raise UserError(f"{where}: {problem}; give one of each per coordinate in conf/dataset/{dataset.name}.yaml")
     if dataset.task != "counts" or len(source.targets) != 1:
         raise UserError(f"{where}: 'bins' needs the task counts and one target, the name of the counts")
+    if any(len(pair) != 2 for pair in window):
+        raise UserError(f"{where}: 'window' must be pairs [lower, upper], got {window}")
     low, high = np.array(window).T
     outside = np.flatnonzero(((events.inputs < low) | (events.inputs > high)).any(1))
     if len(outside):

@@ -157,7 +157,7 @@ def _panel(axis: Axes, view: View, drawn: pd.DataFrame) -> None:
     samplers = drawn.groupby("quantity", sort=False)["method"].nunique()
     shared = samplers.index[samplers == drawn["method"].nunique()]
     if shared.empty:
-        canvas.write_reason(axis, "no number that all samplers draw")
+        canvas.write_reason(axis, "no number that all samplers draw" if len(drawn) else "no finished fit")
         return
     drawn = drawn[drawn["quantity"] == shared[0]]
     low, high = drawn["value"].quantile([TAIL, 1 - TAIL])

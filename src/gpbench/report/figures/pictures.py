@@ -26,7 +26,8 @@ def pictures(view: View) -> Figure:
 def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> None:
     fits = view.done[(view.done["dataset"] == dataset) & (view.done["split"] == seen["split"].min())]
     first = fits.sort_values("replica", kind="stable").groupby("method")["fit_id"].first()
-    inputs = seen[seen["fit_id"] == first.iloc[0]].pivot(index="row", columns="column", values="x")
+    probed = first[first.isin(seen["fit_id"])].iloc[0]  # a closed form is not asked for its inputs
+    inputs = seen[seen["fit_id"] == probed].pivot(index="row", columns="column", values="x")
     # evenly spaced, so that the choice does not depend on the predictions
     inputs = inputs.iloc[np.linspace(0, len(inputs) - 1, IMAGES).round().astype(int)]
     points = view.points[view.points["row"].isin(inputs.index)]

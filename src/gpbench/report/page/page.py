@@ -116,7 +116,7 @@ def _add_figure(view: View, name: str, section: Section) -> None:
 
 
 def _statistics(view: View) -> dict:
-    """The content of statistics.json; empty for studies of kind `sample`, which compare no predictions."""
+    """The content of statistics.json; without any where it is not written, and of kinds that predict nothing."""
     path = view.folder / "statistics.json"
     if view.study["kind"] != "predict" or not path.is_file():
         return {"comparisons": {}, "differences": []}

@@ -1,4 +1,4 @@
-"""Figures and tables of papers by name: `snakemake -c2 figures/cutajar2017_fig2.pdf tables/cutajar2017_table1.csv`.
+"""Figures and tables of papers by name: `snakemake -c2 figures/cutajar2017_fig4.pdf tables/cutajar2017_table1.csv`.
 
 A name is a citation key and an item of conf/paper/<key>.yaml, which gives its study and the figure or table to make.
 Snakemake knows its targets only after it has read the Snakefile, which plans one study: so the study is chosen by the

@@ -61,11 +61,11 @@ def document(where: Places, expectations: dict[tuple[str, str], Expected]) -> st
     items, parts = registry(where.conf), [INTRODUCTION]
     for paper in config.options(where.conf, "paper"):
         of_paper = [item for item in items.values() if item.paper == paper]
-        parts.append(_section(where, config.compose(where.conf, "paper", paper).title, of_paper, expectations))
+        parts.append(_section(where, paper, of_paper, expectations))
     return "\n".join(parts)
 
 
-def _section(where: Places, title: str, items: list[Named], expectations: dict[tuple[str, str], Expected]) -> str:
+def _section(where: Places, paper: str, items: list[Named], expectations: dict[tuple[str, str], Expected]) -> str:
     head = ["item", "what", "target", "study", "protocol, budget, splits", "2 cores", "one GPU", "verdicts", "state"]
     card = where.root / "docs" / "scorecard" / "scorecard.csv"
     counted = verdicts_by_item(card) if card.is_file() else {}
@@ -77,9 +77,10 @@ def _section(where: Places, title: str, items: list[Named], expectations: dict[t
         if item.study and (lines := missing(where, item)):
             ready += f"; lacks {lines}"
         rows.append([item.item, item.title, *run, counted.get((item.paper, item.printed), ""), ready])
-    page = where.root / "published" / "claims" / f"{items[0].paper}.yaml"
-    link = f"[What it claims, and what was found](papers/{items[0].paper}.md)\n\n" * page.is_file()
-    return f"## {title} ({items[0].paper})\n\n{link}" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    page = where.root / "published" / "claims" / f"{paper}.yaml"
+    link = f"[What it claims, and what was found](papers/{paper}.md)\n\n" * page.is_file()
+    title = config.compose(where.conf, "paper", paper).title
+    return f"## {title} ({paper})\n\n{link}" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
 def verdicts_by_item(card: Path) -> dict[tuple[str, str], str]:

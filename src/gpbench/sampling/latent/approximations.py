@@ -38,8 +38,7 @@ HAZARD_AT_0 = math.sqrt(2 / math.pi)
 class Gaussian:
     """q(f) of R chains: mean, w = K^-1 mean (weights) and lambda (precision) `[R, n]`.
 
-    whitened `[R, n]`: the mean of nu; root `[R, n, n]`: the factor of B.
-    """
+    whitened `[R, n]`: the mean of nu; root `[R, n, n]`: the factor of B."""
 
     mean: Tensor
     weights: Tensor
@@ -165,8 +164,7 @@ def _halving(
 def ep(model: Model, psi: Tensor, chol: Tensor) -> Approximation:
     """Expectation propagation at psi `[R, P]`, chol the factor of K; four O(n^3) operations a sweep.
 
-    Raises UserError for a likelihood other than probit.
-    """
+    Raises UserError for a likelihood other than probit."""
     if not isinstance(model.likelihood, Probit):
         raise UserError("expectation propagation needs the probit likelihood; choose approximation=laplace")
     covariance, rows = model.covariance(psi), model.weight.sum(1)
@@ -193,8 +191,7 @@ def _sweep(model: Model, sigma: Tensor, mean: Tensor, tau: Tensor, nu: Tensor) -
     """New sites lambda = tau and eta = nu `[R, n]`, updated one after the other from the covariance and mean of q.
 
     A site changes sigma by -c s s^T, s its column, and the mean by e s. Sigma is not written to: s is computed from the
-    columns before it, and only in the rows of later sites.
-    """
+    columns before it, and only in the rows of later sites."""
     columns, mean, gains = torch.empty_like(sigma), mean.clone(), torch.empty_like(tau)
     parts = (part.unbind(1) for part in (2 * model.y - 1, model.weight, tau, nu))
     sites = []

@@ -50,8 +50,7 @@ def gamma_at(shape: Tensor, uniform: Tensor) -> Tensor:
 class Prior(NamedTuple):
     """exp(psi) ~ Gamma(shape, rate), or with `inverse` inverse Gamma(shape, scale = rate); densities are of psi.
 
-    log p(psi) = shape psi - rate exp(psi), or -shape psi - rate exp(-psi), without constants.
-    """
+    log p(psi) = shape psi - rate exp(psi), or -shape psi - rate exp(-psi), without constants."""
 
     shape: float
     rate: float
@@ -84,8 +83,7 @@ class Model:
     """The posterior of R chains: rows x `[R, n, D]`, y `[R, n]`; weight `[R, n]` is 1 in rows and 0 in padding.
 
     variance: a prior of sigma, or its known value (or values `[R]`). The f of padding rows are apart from the others
-    and stay 0.
-    """
+    and stay 0."""
 
     x: Tensor
     y: Tensor
@@ -275,8 +273,7 @@ class Operator(ABC, Generic[M]):
     None if it has no step size; first_step: the initial step size. fixed, per_row: how many normals a step takes, in
     all and for every row. The step size is `state["<name>.step_size"]` `[R]`: whoever runs the chain sets it, and
     changes it during burn-in only. adapted: the number of coordinates of a random walk along `state["<name>.scale"]`, a
-    factor of their covariance, which is learnt too; 0 for one that is alike in all directions.
-    """
+    factor of their covariance, which is learnt too; 0 for one that is alike in all directions."""
 
     name = ""
     target: float | None = None
@@ -317,8 +314,7 @@ class Operator(ABC, Generic[M]):
     ) -> tuple[State, Info]:
         """Metropolis: the proposed entries with probability min(1, exp(gain)), gain `[R]`; counts go into the report.
 
-        What `proposed` lacks stays as it is.
-        """
+        What `proposed` lacks stays as it is."""
         acceptance = hmc.acceptance(gain)
         accepted = generator.uniform() < acceptance
         return select(accepted, proposed, state), {f"{self.name}.acceptance": acceptance, **counts}

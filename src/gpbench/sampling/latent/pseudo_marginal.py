@@ -76,8 +76,7 @@ def log_estimate(model: Model, chol: Tensor, q: Gaussian, z: Tensor) -> Tensor:
 class Marginal(Operator[Model]):
     """A step of a random walk on psi in which the approximate evidence Z replaces p(y | psi): MCMC EP of filippone2014.
 
-    It samples an approximation of p(psi | y). f does not move: p(f | y, psi) is the Gaussian approximation itself.
-    """
+    It samples an approximation of p(psi | y). f does not move: p(f | y, psi) is the Gaussian approximation itself."""
 
     name = "theta"
     target = WALK
@@ -120,8 +119,7 @@ class PseudoMarginal(Marginal):
     share: of draws from the prior, 0 for none.
 
     While `state["theta.tuning"]` `[R]` is 1 the approximate evidence replaces the estimate, as in `Marginal`. The first
-    step after it has become 0 draws the estimate of the present psi and does not move psi.
-    """
+    step after it has become 0 draws the estimate of the present psi and does not move psi."""
 
     def __init__(
         self, model: Model, approximation: str = "laplace", num_importance: int = 1, share: float = 0.0
@@ -161,8 +159,7 @@ class PseudoMarginal(Marginal):
 class Estimator(Operator[Model]):
     """A step draws independent estimates log p^(y | tau) `[R, G]` of m = num_importance draws: `log_estimate`.
 
-    grid `[G]`: log tau, the same for all lengthscales. Raises UserError if the variance is sampled.
-    """
+    grid `[G]`: log tau, the same for all lengthscales. Raises UserError if the variance is sampled."""
 
     name = "estimator"
 

@@ -69,8 +69,7 @@ class Move(NamedTuple):
 def step(start: Point, target: Target, normal: Tensor, uniform: Tensor, step_size: Tensor, leapfrogs: int) -> Move:
     """One transition: normal `[R, K]` standard; uniform `[R]` in (0, 1), for the Metropolis test; step_size `[R]`.
 
-    Source: girolami2011, section 6.
-    """
+    Source: girolami2011, section 6."""
     momentum = multiply(start.factor, normal)
     wanted = torch.ones_like(step_size, dtype=torch.bool)
     end, final, solved, metrics = integrate(start, momentum, target, step_size, leapfrogs, wanted)

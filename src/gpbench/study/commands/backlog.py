@@ -33,7 +33,8 @@ NICENESS = 19
 
 
 def run(where: Places, cores: int, minutes: float) -> Iterator[str]:
-    """Work through the backlog until it or the time ends; a line for each piece. UserError where a job cannot run."""
+    """Work through the backlog until it or the time ends; lines before and after each piece, then what is left out.
+    UserError where a job cannot run."""
     end = time.monotonic() + 60 * minutes
     setting = config.backlog(where.conf)
     tried: set[str] = set()

@@ -64,7 +64,7 @@ def _number(words: dict[str, str], key: str) -> int:
 
 def groups(where: Places, words: list[str]) -> tuple[tuple[Group, ...], list[str]]:
     """The groups that fit one cell (none where it is in the store), and its fits; data are prepared. What a fit will
-    cost, which all records would have to be read for, is not asked."""
+    cost, which the committed records of all runs would have to be read for, is not asked."""
     from gpbench.data.prepare import ensure
 
     (cell,) = _resolve_one(where, words).cells

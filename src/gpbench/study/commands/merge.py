@@ -19,7 +19,8 @@ OF_ALL_CHAINS = ("r_hat", "ess_")
 def merge(where: Places, source: Path) -> list[str]:
     """Add the records of a folder of runs, or of a checkout with docs/results; a line for each run with new ones.
 
-    Raises UserError, and writes nothing, where the same fit has other scores there than here."""
+    Raises UserError, and writes nothing, where the same fit has other scores there than here, a run has no study.json,
+    or its data sets hold other rows than ours."""
     folder = source / "docs" / "results" if (source / "docs" / "results").is_dir() else source
     theirs = _runs(folder)
     if not theirs:

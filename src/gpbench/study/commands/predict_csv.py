@@ -35,7 +35,8 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     """Write the predictive of every row of a CSV, in original units, in the row order of the CSV.
 
-    Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several."""
+    Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several; of
+    classes p_CLASS."""
     if target and target.resolve() == source.resolve():
         raise UserError(f"--out {target} is the table to predict, which it would replace; name another file")
     model = Model(where, name)

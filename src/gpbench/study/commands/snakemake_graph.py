@@ -94,7 +94,7 @@ class StudyClock:
         self.batches = read(where).batches if GRAPH in os.environ and self.started else {}
 
     def in_words(self) -> str:
-        """'; study 35 % done, about 6 min left', once a batch has ended."""
+        """'; study 35% done, about 6 min left', once a batch has ended."""
         files = {name: self.where.runs / f"{name}.json" for name in self.batches}
         ended = [n for n, file in files.items() if file.is_file() and file.stat().st_mtime >= self.started]
         done, total = (sum(self.batches[name].seconds for name in names) for names in (ended, self.batches))
@@ -192,7 +192,7 @@ def _needs(batch: Batch, cost: CostModel) -> Needs:
     on_gpu = [group for group in batch.groups if group.how.device == "cuda"]
     return Needs(
         datasets=sorted({group.address.dataset for group in batch.groups}),
-        threads=max(group.how.threads * group.what.workers for group in batch.groups),
+        threads=max(group.cores for group in batch.groups),
         mem_mb=max(cost.memory_mb(group) for group in batch.groups),
         minutes=min([math.ceil(10 + 3 * batch.seconds / 60), *_caps(batch)]),
         gpu=max([g.what.workers if g.what.trained_by == "synchronous" else 1 for g in on_gpu], default=0),

@@ -97,7 +97,7 @@ def read(work: Path, fits: list[str], device: torch.device) -> tuple[Content, Sa
 
 
 def _samples(work: Path, count: int, device: torch.device) -> Samples:
-    """The first `count` samples; files written after the checkpoint are removed, they will be drawn again.
+    """The first `count` samples; files written after the checkpoint are set aside: what they hold is drawn again.
 
     Raises Unsound where some are damaged or missing."""
     samples: Samples = {}

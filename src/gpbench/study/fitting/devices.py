@@ -24,6 +24,7 @@ class Clock:
         self.device, self.seconds, self.since = device, seconds, time.perf_counter()
 
     def pause(self) -> float:
+        """Add the time since the last `go` or `pause`, once the device has ended its work; the seconds so far."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         now = time.perf_counter()

@@ -51,7 +51,7 @@ def make_method(what: What) -> Any:
 
 
 def fit_closed_form(method: ClosedFormMethod, fold: Fold, table: Table, classes: int) -> dict[str, Any]:
-    """The model of the training rows of a fold; classes: their number, 0 in regression."""
+    """The model of the training rows of a fold; classes: their number, 0 where the task has none."""
     y = fold.scaling.targets(fold.targets[fold.train])
     x = fold.scaling.inputs(table.inputs[fold.train])
     return method.fit(x, y[:, 0].astype(int) if classes else y, streams.rng(fold.key, "init"))

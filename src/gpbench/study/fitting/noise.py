@@ -18,8 +18,7 @@ class Draws:
 
     Steps may be requested in any order; the numbers of a step do not depend on the order, nor on the other replicas.
     shapes: (rows, step) -> shapes of the noise of a step with so many rows; counts: training rows of each replica;
-    batch_size None: all rows, no positions; like: dtype and device.
-    """
+    batch_size None: all rows, no positions; like: dtype and device."""
 
     def __init__(
         self,

@@ -25,9 +25,9 @@ class Lost(UserError):
 
 @dataclass
 class Outcome:
-    """What a fit leaves behind. points, components, chain and model are absent where it failed.
+    """What a fit leaves behind. What it does not make is absent: without a prediction points, components and model.
 
-    chain: what the states of a Markov chain predict one by one (see `chain_draws`)."""
+    chain: of a Markov chain, what its states predict one by one (`chain_draws`), or its draws (`chains_only`)."""
 
     status: str
     reason: str = ""

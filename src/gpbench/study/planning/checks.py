@@ -35,9 +35,10 @@ def check_study(places: Places, study: schema.Study) -> None:
             raise UserError(f"pairs of {where} compare {a!r} with itself; name two methods")
     known = [*study.methods, *study.per_split, *study.challengers]
     config.require_known("method", itertools.chain(*study.pairs), known, f"pairs of {where}")
-    for name in study.datasets:
-        if study.datasets.count(name) > 1:
-            raise UserError(f"{where} names dataset {name!r} twice; name it once")
+    for key in ("datasets", "per_split", "challengers", "probes"):
+        names: list[str] = getattr(study, key)
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"{key} of {where} names {twice[0]!r} twice; name it once")
     for key in ("splits_of", "presets"):
         for name in getattr(study, key):
             config.require_option(places.conf, "dataset", name, f"{key} of {where}")

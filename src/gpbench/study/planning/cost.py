@@ -14,7 +14,7 @@ Seconds are those of the clock: training, the looks at held-out rows on the way,
 A fit that ends once it has converged takes at most the steps of its budget. How many is learnt from the fits of its
 family and budget, of its own place where there are some:
 
-    log steps ~ N(log(LIKELY_STEPS), 0.8²) before any is seen, and N(s, 0.5²) around the family's s
+    log steps ~ N(s, 0.5²) of each fit, and s ~ N(log(LIKELY_STEPS), 0.8²) of its family before any is seen
 """
 
 import dataclasses

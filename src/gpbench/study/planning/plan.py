@@ -62,7 +62,7 @@ class Plan(FrozenPlan):
         """A row for every fit."""
         rows = []
         for cell in self.cells:
-            minutes = self.cost.seconds(cell) / 60
+            minutes = self.cost.seconds(cell) * cell.cores / 60
             for fit in cell.fits:
                 state, reason = self.states.get(fit.fit_id, ("skipped", cell.skip))
                 place = (fit.fit_id, cell.method, cell.address.dataset, fit.split, fit.replica)

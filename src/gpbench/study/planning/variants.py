@@ -63,7 +63,9 @@ def _variants(template: str, content: Content, where: str) -> list[tuple[str, Va
     if not isinstance(content.get("method"), str):
         raise UserError(f"{where} names no method; give it a key 'method'")
     settings = {k: v for k, v in content.items() if k not in ("method", "label", "datasets")}
-    datasets = tuple(content.get("datasets", ()))
+    datasets = content.get("datasets", [])
+    if not (isinstance(datasets, list) and all(isinstance(name, str) for name in datasets)):
+        raise UserError(f"{where}: datasets must be a list of names of data sets, got {datasets!r}")
     lists = {k: v for k, v in settings.items() if isinstance(v, list)}
     if empty := [key for key, values in content.items() if values == []]:
         raise UserError(f"{where}: {empty[0]} lists no value, which makes no variant; list some or leave it out")
@@ -78,7 +80,7 @@ def _variants(template: str, content: Content, where: str) -> list[tuple[str, Va
             raise UserError(
                 f"{where}: {name!r} is not a valid name; use small letters, digits and _, and not {', '.join(GROUPS)}"
             )
-        variants.append((name, Variant(content["method"], label, chosen, tuple(lists), datasets)))
+        variants.append((name, Variant(content["method"], label, chosen, tuple(lists), tuple(datasets))))
     return variants
 
 

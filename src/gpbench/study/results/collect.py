@@ -50,7 +50,7 @@ def read_plan(where: Places, name: str) -> FrozenPlan:
 
 
 def seen(ended: Ended, plan: FrozenPlan) -> str:
-    """What a collection depends on, as text: statuses, certificates, the scoring code, the limits of the budget."""
+    """What a collection depends on, as text: statuses, certificates, challengers, scoring code, limits of budgets."""
     states = {fit.fit_id: ended.status(cell, fit)[0] for cell, fit in plan.fits}
     limits = [(cell.r_hat, cell.gain) for cell in plan.cells]
     sound = filter(ended.stored, states)

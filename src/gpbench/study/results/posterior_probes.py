@@ -16,7 +16,7 @@ SIDE, MARGIN = 120, 0.1
 
 
 def probabilities(fitted: Fitted) -> pd.DataFrame:
-    """Training rows, and predictive probabilities of classes on a grid a tenth wider than they reach.
+    """Training rows, and predictive probabilities of classes on a grid a tenth of their range wider on each side.
 
     Columns layer (0: training rows, p 1 for their class), class (of two only 1), x0, x1, x0_name, x1_name, p."""
     observed = fitted.training_inputs("probabilities")

@@ -4,11 +4,11 @@
                      mini-batches, with one draw of the noise each (cutajar2017, figure 4)
     layers.parquet   fit_id, chain, layer, output, sample, x, f: posterior draws of the functions of every layer over a
                      single input, up to half of its range beyond the training rows (cutajar2017, figure 8)
-    surfaces.parquet fit_id, layer, output, x0, x1, mean: the mean of such draws over a grid of two inputs, as far as
-                     the training rows reach (ashman2020, figure 1)
+    surfaces.parquet fit_id, layer, output, x0, x1, x0_name, x1_name, mean: the mean of such draws over a grid of two
+                     inputs, as far as the training rows reach (ashman2020, figure 1)
     inputs.parquet   fit_id, row, column, x: the inputs of the test rows, for pictures of what was predicted from
-    probabilities.parquet  fit_id, layer, class, x0, x1, p: predictive probability of class 1, or of each of more than
-                     two classes, over a grid of two inputs (rossi2021, figure 2; hensman2015mcmc, figure 4)
+    probabilities.parquet  fit_id, layer, class, x0, x1, x0_name, x1_name, p: predictive probability of class 1, or of
+                     each of more than two, over a grid of two inputs (rossi2021, figure 2; hensman2015mcmc, figure 4)
     inducing.parquet fit_id, layer, sample, point, column, x, lengthscale, outputscale: kept states of the inducing
                      inputs and of the kernel of the first layer (rossi2021, figures 1 and 2)
     starts.parquet   fit_id, point, column, before, x: inducing inputs of the first layer before and after they were

@@ -53,7 +53,7 @@ def about(where: Places, name: str) -> About:
 
 
 def check(where: Places, study: schema.Study) -> None:
-    """Refuse challengers that do not exist, bear a name twice, have another protocol, or predict no data set."""
+    """Refuse challengers that do not exist, share a label or a method's name, or have another protocol or data sets."""
     called: dict[str, str] = {}
     for name in study.challengers:
         challenger = about(where, name)

@@ -1,4 +1,4 @@
-"""Parquet files: small ones, of which a study has two a fit, and the tables of a study.
+"""Parquet files: small ones, of which a fit that predicts has one, and the tables of a study.
 
 Pages of the tables, and the names and types of their columns, have checksums (CRC-32), so that a damaged table is an
 error and not another number; files of fits are sealed as a whole (`gpbench.study.storage.seals`)."""

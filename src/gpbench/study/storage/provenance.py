@@ -17,8 +17,8 @@ JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 @functools.cache
 def commit(root: Path) -> Commit:
     """The commit that a project folder is at, and whether its files are others: changed ones, and new ones of the code,
-    settings and printed numbers. Records of results, which runs write themselves, and entries of data sets, whose md5 a
-    fit names, are no change."""
+    settings and printed numbers. Records of results, which runs write themselves, and new entries of data sets, whose
+    md5 a fit names, are no change."""
 
     def git(*words: str) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=False)

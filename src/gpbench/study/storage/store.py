@@ -1,8 +1,8 @@
 """The store: one folder a finished fit, named by its identity; studies point into it and own nothing.
 
-    store/<fit_id>/         fit.json with the scores, points.parquet, arrays.npz, model.pt; log.txt where it printed
-                            something; what is computed later: mixing-*.json of several chains, certificate.json, and
-                            scores.json by a scoring code that is newer than the fit
+    store/<fit_id>/         fit.json with the scores, points.parquet, arrays.npz, model.pt (of a closed form model.npz);
+                            log.txt where it printed something; what is computed later: mixing-*.json of several
+                            chains, certificate.json, and scores.json by a scoring code that is newer than the fit
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   lock of the process that fits it
@@ -280,7 +280,8 @@ class Store:
             (folder / "fit.json").write_text(record, encoding="utf-8")
             if certificate := self.certificate(fit_id):
                 seals.write(folder / CERTIFICATE, certificate)
-            self.spool(target)
+            self.spool(target)  # should the process be killed once the copy is in its place
+        self.spool(target)  # a tracker drops requests for what is not there yet
 
     def certificate(self, fit_id: str) -> seals.Content:
         """What more steps gained a fit (see `gpbench certify`); {} where it has no certificate, or a damaged one."""

@@ -160,7 +160,7 @@ def cluster(processes: int) -> Iterator[Any]:
 
 
 def run(group: Group, table: Table, work: Path) -> list[Outcome]:
-    """Fit the one fit of a group with `what.distributed.workers` workers (resuming where it was cut off)."""
+    """Fit the one fit of a group with `what.workers` workers (resuming where it was cut off)."""
     fit = SharedFit(group, table, work)
     workers = group.what.workers
     if fit.done < fit.steps:

@@ -28,6 +28,7 @@ def parameters_of(loop: GradientLoop) -> list[np.ndarray]:
 
 @torch.no_grad()
 def set_parameters(loop: GradientLoop, parameters: Iterable[np.ndarray]) -> None:
+    """Put arrays, in the order of `parameters_of`, in the place of the parameters."""
     for p, array in zip(loop.state.params.values(), parameters, strict=True):
         p.copy_(torch.tensor(array))
 
