@@ -47,10 +47,20 @@ def test_every_gpbench_command_in_the_documents_exists():
     assert named <= commands
 
 
+def anchors(text: str) -> set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_every_link_of_the_documents_leads_somewhere():
     for document in PAGES:
-        for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
-            assert target.startswith("http") or (document.parent / target).exists(), f"{document.name}: {target}"
+        for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+            if target.startswith("http"):
+                continue
+            page = document.parent / target if target else document
+            assert page.exists(), f"{document.name}: {target}"
+            assert not anchor or anchor in anchors(page.read_text()), f"{document.name}: {target}#{anchor}"
 
 
 def test_the_picture_of_the_architecture_is_current(monkeypatch):

@@ -123,8 +123,9 @@ def test_coverage_equals_counting_between_stored_quantiles():
     assert METRICS["coverage_90"](points, info) == pytest.approx(inside.mean())
 
 
-def test_pit_ks_is_scipys_statistic():
-    points, info = regression_points(bias=0.2)
+@pytest.mark.parametrize("bias", [-0.2, 0.2])
+def test_pit_ks_is_scipys_statistic(bias):
+    points, info = regression_points(bias=bias)
     assert METRICS["pit_ks"](points, info) == pytest.approx(stats.kstest(points["pit"], "uniform").statistic)
 
 
@@ -166,6 +167,13 @@ def test_brier_and_ece_by_hand():
     assert METRICS["brier"](points, info) == pytest.approx((0.04 + 0.04 + 0.81 + 0.81) / 2)
     # 0.8 lies in the bin [12/15, 13/15) with one right answer, 0.9 in [13/15, 14/15) with one wrong
     assert METRICS["ece"](points, info) == pytest.approx((0.2 + 0.9) / 2)
+
+
+def test_ece_has_fifteen_bins():
+    """0.61 and 0.66 share a bin of 15, [9/15, 10/15), and none of 14, 16 or 20."""
+    points = pd.DataFrame({"y": [0, 1], "p0": [0.61, 0.66], "p1": [0.39, 0.34], "modal": [0, 0]})
+    expected = abs(0.5 - (0.61 + 0.66) / 2)
+    assert METRICS["ece"](points, {"task": "binary", "num_classes": 2}) == pytest.approx(expected)
 
 
 def test_auc_counts_ties_half_and_is_undefined_without_both_classes():

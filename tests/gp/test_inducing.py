@@ -53,6 +53,9 @@ def test_empty_clusters_are_silent():
 
 
 def test_many_rows_are_thinned(monkeypatch):
+    clustered, kmeans2 = [], inducing.kmeans2
     monkeypatch.setattr(inducing, "MAX_ROWS", 50)
+    monkeypatch.setattr(inducing, "kmeans2", lambda x, *of, **how: clustered.append(len(x)) or kmeans2(x, *of, **how))
     x = np.random.default_rng(0).standard_normal((500, 2))
     assert inducing.kmeans(x, 5, np.random.default_rng(0)).shape == (5, 2)
+    assert set(clustered) == {50}

@@ -1,5 +1,7 @@
 """Every kernel, and sums and products of them, against formulas on differences."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -147,12 +149,10 @@ def test_random_features_estimate_the_kernel(formula):
     torch.testing.assert_close(phi @ phi.mT, expected, rtol=0, atol=8 * scale / num**0.5)
 
 
-@pytest.mark.parametrize("formula", [name for name in FORMULAS if not kernels.FROM_ORIGIN.keys() & {name}])
+@pytest.mark.parametrize("formula", [name for name in FORMULAS if not re.search("|".join(kernels.FROM_ORIGIN), name)])
 @pytest.mark.parametrize("lengthscale", [1e-2, 1e-3, 1e-4])
 def test_single_precision_bears_short_lengthscales_and_a_distant_origin(formula, lengthscale):
     """Without a centre and a bound k reached 1.22 of the outputscale on its diagonal, 7.4 beside it, and infinity."""
-    if "linear" in formula or "arccosine" in formula:
-        pytest.skip("grows with the distance from the origin")
     x = 3 + 0.1 * torch.randn(1, 40, D, generator=torch.Generator().manual_seed(0), dtype=torch.float32)
     scales = torch.full((1, D), lengthscale), torch.full((1,), 1.7)
     k = kernel(formula, *scales)

@@ -11,7 +11,7 @@ from cases import Case, with_hyper
 from gpbench.evaluation import metrics
 from gpbench.methods import exact_gp, gp_cholesky, gp_pcg
 from gpbench.methods.base import Noise, State
-from gpbench.solvers import quadrature
+from gpbench.solvers import preconditioners, quadrature
 
 TASKS = ("regression", "binary")
 NONE = torch.zeros(1, 0)
@@ -80,6 +80,58 @@ def test_the_preconditioner_changes_the_gradient_by_the_tolerance_only(name, tas
     assert one.unsolved == 0
     for key, value in gradient.items():
         torch.testing.assert_close(value, other[key], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_preconditioner_is_the_one_set_of_the_rank_set(name, task, monkeypatch):
+    """Of 2.5 sqrt(80) = 22.4 columns; of every system of a step and of predictions."""
+    method, _, state, batch = made(task, preconditioner=name, rank=2.5)
+    built, used, build, solve = [], [], preconditioners.build, gp_pcg.solve
+
+    def keeping(kind, product, rank, generator):
+        built.append((kind, rank, build(kind, product, rank, generator)))
+        return built[-1][2]
+
+    def noting(*words, precondition, **settings):
+        used.append(precondition)
+        return solve(*words, precondition=precondition, **settings)
+
+    monkeypatch.setattr(preconditioners, "build", keeping)
+    monkeypatch.setattr(gp_pcg, "solve", noting)
+    estimated(method, state, batch, 4, 0)
+    method.predict(state, batch.x[:, :5], keys(1)[0])
+    assert {(kind, rank) for kind, rank, _ in built} == {(name, 23)}
+    assert {id(one) for one in used} == {id(one) for _, _, one in built}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_preconditioner_saves_iterations_and_more_so_of_a_larger_rank(task):
+    found = []
+    for settings in ({"preconditioner": "none"}, {"rank": 1.0}, {"rank": 4.0}):
+        method, _, state, batch = made(task, **settings)
+        found.append(float(estimated(method, state, batch, 4, 0)[0].iterations))
+    none, small, large = found
+    assert large < 0.6 * small
+    assert small < 0.7 * none
+
+
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("task", TASKS)
+def test_there_are_as_many_probes_as_set(task, count, monkeypatch):
+    """Of the gradient, in the noise of a step, and of the log determinant, in its solves."""
+    method, _, state, batch = made(task, num_probes=count)
+    columns, solve = [], gp_pcg.solve
+
+    def counting(product, b, **settings):
+        columns.append(b.shape[1])
+        return solve(product, b, **settings)
+
+    monkeypatch.setattr(gp_pcg, "solve", counting)
+    assert method.noise_shapes(state, 80, 0, 1).per_row == (count,)
+    estimated(method, state, batch, 3, 0)
+    most = {"regression": 1 + 3, "binary": 3 + 3}[task]  # targets or K r_j, and r_j
+    assert max(columns) == most + count
 
 
 @pytest.mark.parametrize("task", TASKS)

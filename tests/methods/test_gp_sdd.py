@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from gpbench import streams
+from gpbench.gp import features
 from gpbench.methods import gp_sdd
-from gpbench.methods.base import State
+from gpbench.methods.base import Noise, State
 from gpbench.methods.training_rows import Batch
+from gpbench.solvers import dual_descent
 from gpbench.streams import Key
 
 KEY = Key("smooth", "common", 0)
@@ -69,6 +71,57 @@ def test_draws_of_the_prior_are_the_same_functions_whenever_they_are_asked_for()
     torch.testing.assert_close(made.prior(state.buffers)(train.x[0, 7:9]), whole[7:9])
     drawn = state.memory["b"][0, :, 1:] - whole  # the noise of the targets
     assert float(drawn.std()) == pytest.approx(float(made.exact.noise_variance(state.buffers).sqrt()), rel=0.15)
+
+
+@pytest.mark.parametrize(("averaging", "share"), [(3.0, 0.06), (100.0, 1.0)])
+def test_a_step_has_the_momentum_the_averaging_and_the_block_that_are_set(averaging, share, monkeypatch):
+    """In a fit of 50 steps, whose share in the mean is at most 1; the mean and the velocity are 0 before the first."""
+    train, made = rows(), method(coordinates=7, momentum=0.6, averaging=averaging, draws=5)
+    state, steps, step = made.init(train, KEY), [], dual_descent.step
+
+    def keeping(product, b, now, block, beta, momentum, averaging):
+        steps.append((block.tolist(), momentum, averaging))
+        return step(product, b, now, block, beta, momentum, averaging)
+
+    monkeypatch.setattr(dual_descent, "step", keeping)
+    numbers = torch.randn(2, 60, 1, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    made.step(state, train, Noise(numbers[:, :0, 0], numbers[:1]), 0, 50)
+    first = state.memory["alpha"].clone()
+    assert first.any(2).sum() == 7
+    torch.testing.assert_close(state.params["mean"], share * first)
+    made.step(state, train, Noise(numbers[:, :0, 0], numbers[1:]), 1, 50)
+    largest = [set(numbers[t, :, 0].argsort()[-7:].tolist()) for t in range(2)]
+    assert [set(block) for block, _, _ in steps] == largest
+    assert [(momentum, averaging) for _, momentum, averaging in steps] == 2 * [(0.6, pytest.approx(share))]
+    others = sorted(set(range(60)) - largest[1])
+    torch.testing.assert_close(state.memory["velocity"][:, others], 0.6 * first[:, others])
+    second = share * state.memory["alpha"] + (1 - share) * share * first
+    torch.testing.assert_close(state.params["mean"], second)
+
+
+@pytest.mark.parametrize(("num_features", "draws"), [(3, 20), (300, 5)])
+def test_draws_of_the_prior_are_of_so_many_features(num_features, draws):
+    """A cosine and a sine of each frequency, which bound the rank of the draws at 60 rows."""
+    train, made = rows(), method(num_features=num_features, draws=draws)
+    state = made.init(train, KEY)
+    drawn = made.prior(state.buffers)(train.x[0])
+    assert drawn.shape == (60, draws)
+    assert np.linalg.matrix_rank(drawn.numpy()) == min(2 * num_features, draws)
+    assert state.memory["b"].shape == (1, 60, 1 + draws)
+    assert torch.equal(state.memory["b"][..., :1], train.y)
+
+
+def test_draws_of_the_prior_have_random_features_for_each_frequency(monkeypatch):
+    made = method(num_features=17)
+    state, numbers, draw = made.init(rows(), KEY), [], features.draw
+
+    def counting(kernel, num_inputs, num, normal):
+        numbers.append(num)
+        return draw(kernel, num_inputs, num, normal)
+
+    monkeypatch.setattr(features, "draw", counting)
+    made.prior(state.buffers)
+    assert numbers == [17]
 
 
 def test_parameters_are_the_best_for_a_subset():

@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import noise_size, replica, split
+from scipy import special, stats
+from sklearn.gaussian_process.kernels import RBF, Matern
 
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
+from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.methods import mcmc_gp
 from gpbench.methods.mcmc_gp import Hyperparameters, Method
 from gpbench.methods.training_rows import TrainingSet
 from gpbench.sampling import tuning
+from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.model import Model, Prior
 from gpbench.streams import Key
 
@@ -27,6 +31,8 @@ TASKS = {
     "volatility": ("regression", 0),
     "ordinal": ("multiclass", 5),
 }
+OF_LENGTHSCALES = {"lengthscale_shape": 2.0, "lengthscale_rate": 3.0}
+OF_VARIANCE = {"variance_shape": 4.0, "variance_rate": 5.0}
 
 
 def rows(likelihood="logit"):
@@ -61,7 +67,7 @@ def keys(chains=CHAINS):
 
 
 def run(likelihood="logit", known=False, steps=STEPS, chains=slice(0, CHAINS), **settings):
-    """A method after some steps, its state, and the states on the way."""
+    """A method after some steps, its state, and the states on the way with what steps returned."""
     x, y = rows(likelihood)
     hyper = Hyperparameters(likelihood=likelihood, burn_in=BURN_IN / STEPS, **settings)
     method = Method(hyper, *TASKS["logit" if likelihood == "probit" else likelihood])
@@ -73,7 +79,7 @@ def run(likelihood="logit", known=False, steps=STEPS, chains=slice(0, CHAINS), *
         noise = np.random.default_rng(step).standard_normal((CHAINS, size))[chains]
         objective = method.step(state, batch, split(method, state, batch, torch.from_numpy(noise)), step, STEPS)
         assert objective.isfinite().all()
-        history.append(dict(state.memory))
+        history.append(state.memory | {"objective": objective})
     return method, state, history
 
 
@@ -221,11 +227,103 @@ def test_estimates_on_a_grid():
         run(likelihood="probit", sampler="estimator")
 
 
-def test_starts():
-    _, uniform, _ = run(start="uniform", steps=0)
-    assert ((uniform.params["psi"][:, 0] >= -3) & (uniform.params["psi"][:, 0] <= -1)).all()
-    _, prior, _ = run(start="prior", steps=0)
-    assert (prior.params["psi"][:, 0] != uniform.params["psi"][:, 0]).all()
+def ranks(start, variance_prior):
+    """Of 200 chains at their start: distribution functions of the priors at tau and sigma, log tau, and L^-1 f."""
+    (x, y), chains = rows(), 200
+    settings = OF_LENGTHSCALES | OF_VARIANCE | {"start": start, "variance_prior": variance_prior}
+    method = Method(Hyperparameters(**settings), "binary", 2)
+    state = method.start(training_set(x, y[:, :1], chains), keys(chains))
+    tau, sigma = state.params["psi"].exp().T.numpy()
+    law = stats.gamma(4, scale=1 / 5) if variance_prior == "gamma" else stats.invgamma(4, scale=5)
+    nu = torch.linalg.solve_triangular(state.memory["chol"], state.params["f"][..., None], upper=False)
+    return stats.gamma(2, scale=1 / 3).cdf(tau), law.cdf(sigma), np.log(tau), nu.flatten()
+
+
+@pytest.mark.parametrize("variance_prior", ["inverse_gamma", "gamma"])
+def test_starts(variance_prior):
+    of_tau, of_sigma, _, nu = ranks("prior", variance_prior)
+    assert stats.kstest(of_tau, "uniform").pvalue > 1e-4
+    assert stats.kstest(of_sigma, "uniform").pvalue > 1e-4
+    assert stats.kstest(nu, "norm").pvalue > 1e-4
+    _, of_sigma, log_tau, _ = ranks("uniform", variance_prior)
+    assert stats.kstest(log_tau, "uniform", args=(-3, 2)).pvalue > 1e-4
+    assert stats.kstest(of_sigma, "uniform").pvalue > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("settings", "tau", "sigma", "kernel"),
+    [
+        (OF_LENGTHSCALES | OF_VARIANCE, Prior(2.0, 3.0), Prior(4.0, 5.0, inverse=True), RBF),
+        (
+            {"lengthscale_shape": 1.5, "lengthscale_rate": None, "variance_prior": "gamma", "variance_shape": 2.5}
+            | {"variance_rate": 0.5, "ard": True, "kernel": "matern32"},
+            Prior(1.5, 2**-0.5),
+            Prior(2.5, 0.5),
+            Matern,
+        ),
+    ],
+    ids=["rbf", "matern32"],
+)
+def test_priors_and_kernel_are_those_set(settings, tau, sigma, kernel):
+    method, state, _ = run(steps=0, **settings)
+    model, psi = method.operator.model, state.params["psi"]
+    assert (model.lengthscale, model.variance) == (tau, sigma)
+    assert psi.shape == (CHAINS, 3 if settings.get("ard") else 2)
+    x = rows()[0].numpy()
+    for chol, (*scales, variance) in zip(state.memory["chol"], psi.exp().numpy(), strict=True):
+        expected = variance * (kernel(scales)(x) + DEFAULT_JITTER * np.eye(ROWS))
+        np.testing.assert_allclose(chol @ chol.mT, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("approximation", ["laplace", "ep"])
+def test_the_approximation_is_the_one_set(approximation):
+    settings = {"likelihood": "probit", "approximation": approximation, "steps": 0}
+    for sampler in ("marginal", "pm"):
+        method, state, _ = run(sampler=sampler, latents="none", **settings)
+        model, psi = method.operator.model, state.params["psi"]
+        q, other = (find(model, psi, model.factor(psi)) for find in (approximations.laplace, approximations.ep))
+        assert ((q.log_evidence - other.log_evidence).abs() > 1e-3).any()
+        q = q if approximation == "laplace" else other
+        torch.testing.assert_close(state.memory["theta.log_estimate"], q.log_evidence)
+        if sampler == "marginal":
+            x = torch.from_numpy(np.random.default_rng(5).random((1, 4, 2)))
+            cross = model.cross(psi, x.expand(CHAINS, -1, -1))
+            mean, variance = q.predict(model.factor(psi), cross, psi[:, -1:].exp())
+            found = method.predict(replica(state, 1), x, keys()[1]).probabilities()[:, 1]
+            np.testing.assert_allclose(found, torch.special.ndtr(mean[1] / (1 + variance[1]).sqrt()), rtol=1e-6)
+    method, state, _ = run(sampler="estimator", outputscale=2.0, grid_points=3, **settings)
+    model, middle = method.operator.model, torch.full((CHAINS, 1), -1.0, dtype=F64)
+    q = getattr(approximations, approximation)(model, middle, model.factor(middle))
+    torch.testing.assert_close(state.params["log_estimate"][:, 1], q.log_evidence)
+
+
+LOG_PROB = {
+    "logit": lambda y, f: stats.bernoulli.logpmf(y, special.expit(f)),
+    "poisson": lambda y, f: stats.poisson.logpmf(y, np.exp(f)),
+    "volatility": lambda y, f: stats.norm.logpdf(y, 0, np.exp(f)),
+}
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "settings", "of_sigma"),
+    [
+        ("logit", {}, stats.invgamma(4, scale=5)),
+        ("poisson", {"sampler": "surr", "kernel": "matern52", "ard": True}, stats.invgamma(4, scale=5)),
+        ("volatility", {"sampler": "nuts", "doublings": 3, "variance_prior": "gamma"}, stats.gamma(4, scale=1 / 5)),
+    ],
+)
+def test_a_step_returns_the_log_density_of_the_state_it_leaves(likelihood, settings, of_sigma):
+    _, state, history = run(likelihood, steps=6, **OF_LENGTHSCALES, **OF_VARIANCE, **settings)
+    assert torch.equal(history[-1]["psi"], state.params["psi"])
+    y, constants, expected = rows(likelihood)[1][:, 0].numpy(), [], []
+    for chain in history:
+        psi, f = chain["psi"].numpy(), chain["f"].numpy()
+        of_tau = stats.gamma(2, scale=1 / 3).logpdf(np.exp(psi[:, :-1])).sum(1)
+        prior = of_tau + of_sigma.logpdf(np.exp(psi[:, -1])) + psi.sum(1)
+        expected.append(-LOG_PROB[likelihood](y, f).sum(1) - prior)
+        constants.append(chain["objective"].numpy() - expected[-1])
+    assert np.std(expected) > 0.5
+    np.testing.assert_allclose(constants, constants[0][0], rtol=0, atol=1e-8)
 
 
 def test_joint_updates_start_where_they_can_leave():

@@ -2,14 +2,17 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
 from stride_cases import KEY, disturbed, exact, method, noise, rows, run, started
 
 from gpbench.gp import greedy
 from gpbench.methods import greedy_sgp, stride
 from gpbench.methods.base import State
-from gpbench.methods.hidden_layers import M
+from gpbench.methods.cross_approximated_layers import CrossApproximation
+from gpbench.methods.hidden_layers import Full, M, Sparse
 from gpbench.methods.training_rows import Batch
 from gpbench.sampling import pcn
 
@@ -291,12 +294,92 @@ def test_the_exact_likelihood_is_the_dense_one(architecture):
     torch.testing.assert_close(made.log_likelihood(state.params, state.buffers)[0], expected, rtol=1e-10, atol=0)
 
 
-def test_functions_are_those_of_all_layers():
+def dense_values(architecture, state, train, particle: int) -> tuple[float, float]:
+    """l_M and F_M of a particle of two layers in full, of one input, at the rows M and the numbers of `started`."""
+    x, chosen, y = train.x[0].numpy(), state.buffers[M][0].numpy(), train.y[0, :, 0].numpy()
+    k0 = np.exp(-np.square(x - x.T) / 2) + 1e-6 * np.eye(len(x))
+    u = np.linalg.cholesky(k0) @ state.params["layer0"][0, particle].numpy()
+    if architecture == "composition":
+        k = 1.5 * np.exp(-np.square(u - u.T) / 2)
+    else:
+        h = np.clip(u, 0.1, 10.0) ** 2
+        k = 1.5 * np.sqrt(2 * np.sqrt(h * h.T) / (h + h.T)) * np.exp(-np.square(x - x.T) / (h + h.T))
+    q = k[:, chosen] @ np.linalg.solve(k[np.ix_(chosen, chosen)] + 1.5e-8 * np.eye(len(chosen)), k[chosen])
+    likelihood = multivariate_normal.logpdf(y, np.zeros(len(y)), q + 0.05 * np.eye(len(y)))
+    return likelihood, likelihood - np.trace(k - q) / (2 * 0.05)
+
+
+@pytest.mark.parametrize(("objective", "place"), [("likelihood", 0), ("bound", 1)])
+def test_values_are_those_of_dense_algebra(objective, place):
+    """At one state, where those of the architectures differ, and the bound is below the likelihood."""
+    train = rows()
+    state, values = disturbed(started(method(), train)), []
+    for architecture in ARCHITECTURES:
+        made = method(architecture=architecture, objective=objective)
+        dense = np.array([dense_values(architecture, state, train, particle) for particle in range(3)])
+        values.append(made.log_likelihood(state.params, state.buffers)[0].numpy())
+        np.testing.assert_allclose(values[-1], dense[:, place], rtol=1e-6)
+        assert (dense[:, 0] > dense[:, 1] + 0.01).all()
+    assert (abs(values[0] - values[1]) > 0.1).all()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(("hidden", "kind"), [("full", Full), ("aca", CrossApproximation), ("sparse", Sparse)])
+def test_hidden_layers_are_those_set(architecture, hidden, kind):
+    made = method(architecture=architecture, hidden=hidden, layers=3, rank=6)
+    assert type(made.hidden) is kind
+    assert made.hidden.architecture == architecture
+    assert made.hidden.names == ["layer0", "layer1"]
+    state = started(made, rows())
+    size = {"full": 12, "aca": 6, "sparse": 4}[hidden]
+    assert [xi.shape for xi in state.params.values()] == 2 * [(1, 3, size, 1)]
+
+
+@pytest.mark.parametrize(("width", "outputs"), [(None, 3), (2, 2)])
+def test_the_start_has_the_width_set_and_is_that_of_a_sparse_gp_with_the_same_settings(width, outputs, monkeypatch):
+    made, settings, fit = method(hidden_width=width, restarts=2, ascent_iterations=7, jitter=1e-6), [], greedy_sgp.fit
+
+    def keeping(hyper, train, key):
+        settings.append(hyper)
+        return fit(hyper, train, key)
+
+    monkeypatch.setattr(greedy_sgp, "fit", keeping)
+    state = made.init(rows(d=3), KEY)
+    assert state.params["layer0"].shape == (1, 3, 12, outputs)
+    assert settings == [
+        greedy_sgp.Hyperparameters(num_inducing=4, candidates=5, jitter=1e-6, restarts=2, ascent_iterations=7)
+    ]
+
+
+@pytest.mark.parametrize(("rounds", "candidates"), [(0, 5), (3, 2)])
+def test_m_steps_exchange_rows_so_often_among_so_many_candidates(rounds, candidates, monkeypatch):
+    train, made = rows(), method(rounds=rounds, candidates=candidates)
+    numbers, exchange = [], greedy.exchange
+
+    def counting(model, chosen, among):
+        numbers.append(among.shape[1])
+        return exchange(model, chosen, among)
+
+    monkeypatch.setattr(greedy, "exchange", counting)
+    run(made, started(made, train), train, 6)
+    assert numbers == 2 * rounds * [candidates]
+
+
+LAYERED = [*(method(layers=3, hidden=name) for name in HIDDEN), exact(layers=3)]
+
+
+@pytest.mark.parametrize("made", LAYERED, ids=[*HIDDEN, "exact"])
+def test_functions_are_those_of_all_layers(made):
     train, x = rows(d=2), rows(7, d=2, seed=5).x
-    for made in (method(layers=3), method(layers=3, hidden="aca"), method(layers=3, hidden="sparse"), exact(layers=3)):
-        state = disturbed(started(made, train))
-        shapes = [tuple(layer.shape) for layer in made.functions(state, x, KEY)]
-        assert shapes == [(3, 1, 7, 2), (3, 1, 7, 2), (3, 1, 7, 1)]
+    state = disturbed(started(made, train))
+    found = made.functions(state, x, KEY)
+    assert [tuple(layer.shape) for layer in found] == [(3, 1, 7, 2), (3, 1, 7, 2), (3, 1, 7, 1)]
+    assert found[-1][:, 0].numpy() == pytest.approx(made.predict(state, x, KEY).component_mean)
+    values = made.hidden.values(state.params, state.buffers)(slice(None))[0]
+    at_rows = made.functions(state, train.x, KEY)[-2][:, 0]
+    # fully sparse, the rows M keep their own values
+    first = 4 if made.hyper.hidden == "sparse" else 0
+    torch.testing.assert_close(at_rows[:, first:], values[:, first:], rtol=1e-3, atol=1e-3)
 
 
 def test_many_test_rows_are_predicted_in_parts(monkeypatch):

@@ -104,6 +104,8 @@ def test_folds_are_as_many_as_the_smallest_class_has_rows():
     y = (np.arange(20) < 2).astype(int)
     (_, most), (_, two) = fitted(x, y), fitted(x, y, folds=2)
     assert most["curves"] == two["curves"]
+    x, y = data(60)
+    assert fitted(x, y, folds=2)[1]["curves"] != fitted(x, y, folds=3)[1]["curves"]
 
 
 @pytest.mark.parametrize("num_classes", [2, 3])

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 import torch
 
+from gpbench import streams
 from gpbench.errors import UserError
 from gpbench.methods import cg_prior, pcg_grid
+from gpbench.methods.systems import Stored
 from gpbench.places import Places
 from gpbench.report.figures import draw
 from gpbench.report.page.page import write_page
@@ -19,6 +21,8 @@ from gpbench.report.registry import names
 from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import View
+from gpbench.solvers import conjugate_gradients, quadrature
+from gpbench.solvers.products import KernelProduct
 from gpbench.streams import Key
 from gpbench.study import scoring
 from gpbench.study.commands import job
@@ -264,7 +268,32 @@ def test_at_long_lengthscales_low_rank_saves_iterations_and_block_jacobi_and_reg
     assert min(iterations["block_jacobi"], iterations["regularised"]) > iterations["none"]
 
 
-def test_the_solution_is_that_of_a_dense_solve_whether_the_matrix_is_kept_or_not(smooth):
+@pytest.mark.parametrize(("most_stored", "product"), [(400, Stored), (399, KernelProduct)])
+def test_the_solution_is_that_of_a_dense_solve_whether_the_matrix_is_kept_or_not(
+    smooth, most_stored, product, monkeypatch
+):
+    """Of 400 rows at lengthscale 10 and noise variance 1e-4."""
+    calls = []
+
+    def solve(*words, **settings):
+        calls.append((type(words[0]), conjugate_gradients.solve(*words, **settings)))
+        return calls[-1][1]
+
+    monkeypatch.setattr(pcg_grid, "solve", solve)
+    found = measured("nystrom", *smooth, most_stored=most_stored, outputscale=2.0, accuracy=1e-9)
+    ((kind, solution),) = calls
+    x, y = (part.numpy() for part in smooth)
+    squares = np.square(x[:, None] - x).sum(2)
+    k = 2.0 * np.exp(-squares / (2 * 10.0**2)) + 1e-4 * np.eye(400)
+    dense = np.linalg.solve(k, y)
+    assert kind is product
+    assert np.linalg.norm(solution.x[:, 0].numpy() - dense) < 1e-5 * np.linalg.norm(dense)
+    assert found["residual"] <= 1e-9
+    assert found["residual"] == pytest.approx(np.linalg.norm(y - k @ solution.x[:, 0].numpy()) / 20, rel=0.1)
+    assert found["stopped"] == 0
+
+
+def test_iterations_hardly_depend_on_whether_the_matrix_is_kept(smooth):
     # with a preconditioner, as rounding alone moves the end of two hundred iterations without one
     kept = measured("nystrom", *smooth)
     found = measured("nystrom", *smooth, most_stored=10)
@@ -303,6 +332,37 @@ def test_solvers_on_a_drawn_system(smooth, solver):
     else:
         assert found["error"] < 1e-6
         assert found["sd"] == 0
+
+
+@pytest.mark.parametrize("solver", ["cg", "ulisse"])
+def test_the_error_of_gradients_is_that_of_dense_ones(smooth, solver, monkeypatch):
+    """Over the same probes, with dense solutions; in ULISSE's place with its estimates, the two of y apart."""
+    x, y, key = smooth[0][:40], smooth[1][:40], Key("smooth", "all_rows", 0)
+    settings = {"solver": solver, "repetitions": 30, "shape": 0.5, "cap_per_row": 200}
+    method = cg_prior.Method(cg_prior.Hyperparameters(**settings), "regression")
+    estimates, estimate = [], method.estimate
+
+    def keeping(*words):
+        estimates.append(estimate(*words))
+        return estimates[-1]
+
+    monkeypatch.setattr(method, "estimate", keeping)
+    found = method.measure(x, y, 3, key)
+    squares = np.square(x.numpy()[:, None] - x.numpy()).sum(2)
+    smooth_part = np.exp(-found["tau"] * squares)
+    k = found["sigma"] * smooth_part + found["lambda"] * np.eye(40)
+    slopes = np.stack([smooth_part, -found["sigma"] * squares * smooth_part, np.eye(40)])
+    probes = quadrature.rademacher(40, 30, streams.generator(key, "noise", 4)).numpy()
+    solution = np.linalg.solve(k, y.numpy())
+    exact = 0.5 * solution @ slopes @ solution - 0.5 * np.einsum("ij,tji->t", np.linalg.inv(k), slopes)
+    first, second, of_probes = solution[:, None], solution[:, None], np.linalg.solve(k, probes)
+    if solver == "ulisse":
+        (of_y, _), (of_probes, _) = estimates
+        first, second = of_y[:, :30].numpy(), of_y[:, 30:].numpy()
+        of_probes = of_probes.numpy()
+    drawn = 0.5 * (first * (slopes @ second)).sum(1) - 0.5 * (of_probes * (slopes @ probes)).sum(1)
+    relative = np.square(drawn - exact[:, None]).sum(0) / np.square(exact).sum()
+    assert found["gradient_error"] == pytest.approx(np.log10(relative).mean(), abs=1e-4)
 
 
 def test_the_gradient_of_drawn_systems_is_that_of_autograd(smooth):

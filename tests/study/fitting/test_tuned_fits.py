@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -120,7 +121,7 @@ def test_a_full_disk_is_no_reason_why_settings_have_lost(group, table, tmp_path,
     if wrapped:  # as `places.write_aside` does
         full, full.__cause__ = UserError("cannot write"), full
     tried([3.0, full])
-    with pytest.raises(type(full)):
+    with pytest.raises(type(full), match=re.escape(str(full))):
         tuning.run(group, table, tmp_path)
     assert [trial["score"] for trial in json.loads((tmp_path / tuning.TRIALS_FILE).read_text())] == [3.0]
 

@@ -50,6 +50,14 @@ def simulated(seed: int) -> tuple[list[Measured], dict[str, int], dict[Place, fl
     return fits, columns, rates
 
 
+def test_what_nobody_measured_costs_what_its_method_declares():
+    """At 500 rows of 10 columns, and growing with both."""
+    model = CostModel([], {"small": 10, "wide": 40}, {"f": Cost(0.02, 0.25)})
+    sizes = [("small", 500), ("small", 4000), ("wide", 500)]
+    logs, _ = model.rate([Place("f cpu", ("m", ""), data, "common", rows) for data, rows in sizes])
+    assert np.exp(logs).tolist() == pytest.approx([0.02, 0.02 * 8**0.25, 0.02 * 4**0.4])
+
+
 def test_predictions_of_measured_cells_are_their_measurements(project):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")
