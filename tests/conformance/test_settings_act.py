@@ -90,6 +90,7 @@ def same(one: Outcome, other: Outcome) -> bool:
     return one.points.equals(other.points) and numbers(one).equals(numbers(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_setting_acts(name, tmp_path_factory):
     def fitted(**settings: object) -> Outcome:
