@@ -78,7 +78,10 @@ WORDS = {
     "negative first split": (overrides("first_split=-1"), ["first_split", "greater than or equal to 0", "-1"]),
     "no methods": (overrides("methods=[]"), ["study 'default' is empty", "it needs methods and datasets"]),
     "no data sets": (overrides("datasets=[]"), ["study 'default' is empty"]),
-    "data set twice": (overrides("datasets=[wine,boston,wine]"), ["dataset 'wine' twice", "name it once"]),
+    "data set twice": (
+        overrides("datasets=[wine,boston,wine]"),
+        ["study 'default' has 'wine' twice", "name it once"],
+    ),
     "method twice": (overrides("methods=[svgp,svgp]"), ["method 'svgp' twice", "name it once"]),
     "splits of an unknown data set": (overrides("splits_of={wien:3}"), ["'wien'", "splits_of", "'wine'"]),
     "preset of an unknown method": (overrides("presets={wine:{svpg:dsvi}}"), ["'svpg'", "presets", "'svgp'"]),

@@ -38,7 +38,7 @@ def check_study(places: Places, study: schema.Study) -> None:
     for key in ("datasets", "per_split", "challengers", "probes"):
         names: list[str] = getattr(study, key)
         if twice := [name for name in names if names.count(name) > 1]:
-            raise UserError(f"{key} of {where} names {twice[0]!r} twice; name it once")
+            raise UserError(f"{key} of {where} has {twice[0]!r} twice; name it once")
     for key in ("splits_of", "presets"):
         for name in getattr(study, key):
             config.require_option(places.conf, "dataset", name, f"{key} of {where}")
