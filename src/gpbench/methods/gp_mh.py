@@ -64,9 +64,7 @@ class Method(sgld_ulisse.Method):
         kick, uniform = noise.fixed[:, :-1], torch.special.ndtr(noise.fixed[:, -1])
         proposed = psi + size[:, None] * (state.buffers["root"] @ kick[..., None])[..., 0]
         log_joint = self.log_joint(proposed, batch)
-        acceptance = (
-            (log_joint - memory["log_joint"]).exp().nan_to_num(0.0).clamp_max(1.0)
-        )  # min(1, ratio of posteriors)
+        acceptance = (log_joint - memory["log_joint"]).exp().nan_to_num(0.0).clamp_max(1.0)  # min(1, p' / p)
         accepted = uniform < acceptance
         state.params["psi"] = torch.where(accepted[:, None], proposed, psi)
         memory["log_joint"] = torch.where(accepted, log_joint, memory["log_joint"])
