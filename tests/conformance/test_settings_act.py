@@ -3,7 +3,6 @@
 A setting that is read nowhere passes every contract, and a study of it would compare a method with itself.
 """
 
-import itertools
 import types
 import typing
 from collections.abc import Iterator
@@ -62,7 +61,7 @@ SILENT = {
     "simple_mkl": {"tolerance"},
     "svgp": {"optimiser", "samples_test", "samples_train"},
 }
-"""Settings of other tasks or options, or of nothing: tests of their own look at them."""
+"""Settings that do nothing here: they act under other tasks or options, or on other data."""
 REFUSED = {"mcmc_gp": {"keep_latents"}}
 """Settings whose other value no study of predictions takes."""
 
@@ -113,6 +112,6 @@ def test_every_setting_acts(name, tmp_path_factory):
         listed = field in ANOTHER and typing.get_origin(kind) is not typing.Literal
         values = [ANOTHER[field]] if listed else others(kind, usual.get(field))
         possible = [value for value in values if is_possible(**{field: value})]
-        if possible and all(map(same, (fitted(**{field: value}) for value in possible), itertools.repeat(whole))):
+        if possible and all(same(fitted(**{field: value}), whole) for value in possible):
             silent.add(field)
     assert silent == SILENT.get(name, set())

@@ -54,8 +54,8 @@ def move_of_ratio(state: State, train: Batch, log_ratio: float) -> tuple[np.ndar
     """A move along a line whose log ratio of posteriors is that, and psi after it with a step size of 1."""
     psi, root = state.params["psi"][0].numpy(), state.buffers["root"][0].numpy()
     direction = np.array([1.0, -0.5, 0.7, 0.2])[: len(psi)]
-    gained = lambda length: log_joint(psi + length * root @ direction, train) - log_joint(psi, train)  # noqa: E731
-    kick = brentq(lambda length: gained(length) - log_ratio, 0, 4) * direction
+    wanted = log_joint(psi, train) + log_ratio
+    kick = brentq(lambda length: log_joint(psi + length * root @ direction, train) - wanted, 0, 4) * direction
     return kick, psi + root @ kick
 
 

@@ -219,6 +219,13 @@ def test_scores_that_were_edited_are_computed_again(store, gpbench):
     assert seals.read(exchanged) is None
 
 
+def test_a_tracker_is_asked_for_a_copy_once_it_is_there(store, monkeypatch):
+    source, target, spool, there = planned(0).fit_id, planned(2), Store.spool, []
+    monkeypatch.setattr(Store, "spool", lambda store, fit_id: there.append(store.has(fit_id)) or spool(store, fit_id))
+    store.copy(source, target.fit_id, to_json(replace(store.record(source), fit_id=target.fit_id, split=2)))
+    assert there[-1]
+
+
 def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd, monkeypatch):
     """Also where it is killed as soon as the copy is in its place."""
     source, target, rename = planned(0).fit_id, planned(2), Path.rename

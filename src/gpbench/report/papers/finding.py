@@ -76,7 +76,7 @@ def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterpar
     used = {run.view.folder.name: run.view for results in judged for r in results for run in r.runs}
     used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in set(card["run"])}
     # solvers on systems, say, have neither claims by split nor printed numbers
-    named = " ".join([evidence.finding, *(claim.untested for claim in evidence.claims)])
+    named = re.findall(r"[\w-]+", " ".join([evidence.finding, *(claim.untested for claim in evidence.claims)]))
     used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in named}
     code = [
         f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."
