@@ -193,9 +193,11 @@ def log_x(axis: Axes) -> None:
 
 
 def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
-    """A remark that counts cells without all splits, with fits that have not converged, and that still improve."""
-    unmixed = ~cells["complete"] & (cells["n"] == cells["expected"]) & cells["statuses"].str.contains(UNMIXED)
-    counts = {"incomplete": ~cells["complete"] & ~unmixed, UNMIXED: unmixed, "still improving": cells["improving"] > 0}
+    """A remark that counts cells without all splits but for those that no run makes, with fits that have not
+    converged, and that still improve."""
+    unfinished = ~cells["complete"] & ~cells["statuses"].str.startswith(("skipped", "not planned"))
+    unmixed = unfinished & (cells["n"] == cells["expected"]) & cells["statuses"].str.contains(UNMIXED)
+    counts = {"incomplete": unfinished & ~unmixed, UNMIXED: unmixed, "still improving": cells["improving"] > 0}
     remark(axis, ", ".join(f"{which.sum()} {state}" for state, which in counts.items() if which.any()))
 
 

@@ -46,31 +46,43 @@ def _draw_published(axis: Axes, view: View, dataset: str) -> None:
 
 
 def error_over_time(view: View) -> Figure:
-    """Error and MNLL on test rows against seconds, one column per data set."""
+    """Error and, below it, MNLL on test rows against seconds, a column per data set, of which a line holds four."""
     canvas.require(len(view.done))
-    figure, axes = canvas.panels(2, len(view.datasets), 1.8, "training seconds", sharex="col")
-    for row, error in zip(axes, (True, False), strict=True):
-        label = ""
-        for axis, dataset in zip(row, view.datasets, strict=True):
-            metric = view.error_metric(dataset) if error else "mnll"
-            traces, finals = (part[part["dataset"] == dataset] for part in _progress(view, metric))
-            scores = _curve(axis, view, traces, "seconds", metric)
-            if scores or np.isfinite(finals[metric].astype(float)).any():
-                _limit(axis, scores, finals[metric])
-                _draw_finals(axis, view, finals, metric)
-                canvas.log_x(axis)
-            else:
-                canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
-            _draw_quoted(axis, view, dataset, metric)
-            # a label applies to the panels on its right as well, up to the next one
-            label, label_on_left = f"test {METRICS[metric].label}", label
-            axis.set_ylabel(label if label != label_on_left else "")
-    for dataset, top in zip(view.datasets, axes[0], strict=True):
-        canvas.title(top, dataset)
-        canvas.remark_incomplete(top, view.cells_of(dataset, view.error_metric(dataset)))
-    canvas.legend(figure, view, view.done["method"])
+    columns = min(len(view.datasets), 4)
+    figure, axes = canvas.panels(2 * -(-len(view.datasets) // columns), columns, 1.8)
+    for i, (error, mnll) in enumerate(zip(axes[::2].flat, axes[1::2].flat, strict=True)):
+        if i >= len(view.datasets):
+            error.axis("off")
+            mnll.axis("off")
+            continue
+        dataset = view.datasets[i]
+        mnll.sharex(error)
+        mnll.set_xlabel("training seconds")
+        error.tick_params(labelbottom=False)
+        for axis, metric in ((error, view.error_metric(dataset)), (mnll, "mnll")):
+            _draw_over_time(axis, view, dataset, metric)
+        canvas.title(error, dataset)
+        canvas.remark_incomplete(error, view.cells_of(dataset, view.error_metric(dataset)))
+    for row in axes:  # a label applies to the panels on its right as well, up to the next one
+        labels = [axis.get_ylabel() for axis in row]
+        for axis, label, on_left in zip(row[1:], labels[1:], labels, strict=False):
+            axis.set_ylabel("" if label == on_left else label)
+    canvas.legend(figure, view, view.done.loc[view.done["seconds_train"].notna(), "method"])
     canvas.headline(figure, view.unrecorded("traces"))
     return figure
+
+
+def _draw_over_time(axis: Axes, view: View, dataset: str, metric: str) -> None:
+    traces, finals = (part[part["dataset"] == dataset] for part in _progress(view, metric))
+    scores = _curve(axis, view, traces, "seconds", metric)
+    if scores or np.isfinite(finals[metric].astype(float)).any():
+        _limit(axis, scores, finals[metric])
+        _draw_finals(axis, view, finals, metric)
+        canvas.log_x(axis)
+    else:
+        canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
+    _draw_quoted(axis, view, dataset, metric)
+    axis.set_ylabel(f"test {METRICS[metric].label}")
 
 
 def error_at_equal_seconds(view: View) -> Figure:
