@@ -172,24 +172,6 @@ def test_error_over_time_has_a_column_for_each_data_set(probed_view):
     assert [axis.get_ylabel() for axis in axes] == ["test RMSE", "test error rate", "test MNLL", ""]
 
 
-def test_data_sets_of_error_over_time_stand_in_lines_of_four(tmp_path):
-    """In a single line thirteen panels left no room for their numbers. A data set has one time axis."""
-    names = ["boston", "yacht", "energy", "concrete", "banana"]
-    axes = np.reshape(draw(View(build(tmp_path / "s", ["svgp", "constant"], names, 2)), "error_over_time").axes, (4, 4))
-    assert [axis.get_title("left") for axis in axes[[0, 2]].flat] == [*names, "", "", ""]
-    assert [axis.get_ylabel() for axis in axes[:, 0]] == ["test RMSE", "test MNLL", "test error rate", "test MNLL"]
-    assert [axis.axison for axis in axes[2:].flat] == [True, False, False, False] * 2
-    assert axes[0, 1].get_xlim() == axes[1, 1].get_xlim()
-
-
-def test_cells_that_no_run_makes_are_not_counted_as_incomplete(tmp_path):
-    ends = {"constant": ("skipped", "no"), "svgp": ("failed", "no")}
-    folder = build(
-        tmp_path / "s", ["constant", "svgp", "dsvi"], ["boston"], 2, lambda name, *_: ends.get(name, ("done", ""))
-    )
-    assert draw(View(folder), "intervals").axes[0].get_title("right") == "1 incomplete"
-
-
 def test_feature_lines_hold_the_means_over_splits(probed_view):
     axis = draw(probed_view, "features").axes[0]
     fixed = axis.containers[0].lines[0]

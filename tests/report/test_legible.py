@@ -122,3 +122,33 @@ def test_a_long_reason_ends_at_a_word():
     fits = [SimpleNamespace(split=0, status="skipped", reason="8611 training rows, at most 5000")]
     assert describe_statuses(fits, 30) == "skipped: 8611 training rows, …"
     assert describe_statuses(fits, 64) == "skipped: 8611 training rows, at most 5000"
+
+
+def test_data_sets_of_error_over_time_stand_in_lines_of_four(tmp_path):
+    """In a single line thirteen panels left no room for their numbers. A data set has one time axis."""
+    names = ["boston", "yacht", "energy", "concrete", "banana"]
+    axes = np.reshape(draw(View(build(tmp_path / "s", ["svgp", "constant"], names, 2)), "error_over_time").axes, (4, 4))
+    assert [axis.get_title("left") for axis in axes[[0, 2]].flat] == [*names, "", "", ""]
+    assert [axis.get_ylabel() for axis in axes[:, 0]] == ["test RMSE", "test MNLL", "test error rate", "test MNLL"]
+    assert [axis.axison for axis in axes[2:].flat] == [True, False, False, False] * 2
+    assert axes[0, 1].get_xlim() == axes[1, 1].get_xlim()
+
+
+def test_cells_that_no_run_makes_are_not_counted_as_incomplete(tmp_path):
+    ends = {"constant": ("skipped", "no"), "svgp": ("failed", "no")}
+    folder = build(
+        tmp_path / "s", ["constant", "svgp", "dsvi"], ["boston"], 2, lambda name, *_: ends.get(name, ("done", ""))
+    )
+    assert [draw(View(folder), name).axes[0].get_title("right") for name in ("intervals", "pit")] == [
+        "1 incomplete"
+    ] * 2
+
+
+def test_long_names_of_models_stand_within_the_figure(tmp_path):
+    """Where names are as long as a panel is high Matplotlib gave the layout up, and they were cut off."""
+    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston"], 2)
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores.assign(label="a name that is as long as the panels are high").to_parquet(folder / "scores.parquet")
+    figure = draw(View(folder), "error_by_model")
+    FigureCanvasAgg(figure).draw()
+    assert min(label.get_window_extent().y0 for label in figure.axes[0].get_xticklabels()) > 0

@@ -37,6 +37,7 @@ def _by_model(view: View, error: bool) -> Figure:
     names = [*marks, *card.query("reason == @QUOTED and dataset in @datasets")["method_printed"].unique()]
     labels, sign = [view.labels.get(name, name) for name in names], 1 if error else -1
     figure, axes = canvas.titled(datasets, 1.9, _COLUMNS, y="" if error else "test log-lik. (nats)")
+    figure.set_figheight(figure.get_figheight() + 0.05 * max(map(len, labels)))  # panels keep their height
     for axis, dataset in zip(axes, datasets, strict=True):
         _draw_ours(axis, cells[dataset], marks, sign)
         _draw_published(axis, card.query("dataset == @dataset"), names, marks, sign)

@@ -79,6 +79,7 @@ def reliability(view: View) -> Figure:
         axis.axline((0, 0), slope=1, **_REFERENCE)
         axis.set(xlabel="predicted probability", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), box_aspect=1)
         axis.set_ylabel("fraction of class 1" if view.tasks[dataset] == "binary" else "fraction correct")
+        canvas.remark_incomplete(axis, view.cells_of(dataset, "mnll"))
     canvas.legend(figure, view, shown["method"])
     canvas.headline(figure, view.unrecorded("calibration"))
     return figure
