@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import LineStyleType
 
 from gpbench.errors import count
@@ -183,11 +183,11 @@ def remark(axis: Axes, text: str) -> None:
 
 
 def log_x(axis: Axes) -> None:
-    """A logarithmic axis of what is drawn; within a decade, where usual labels overlap, with a few plain numbers."""
+    """A logarithmic axis of what is drawn; within two decades, where usual labels overlap, with a few plain numbers."""
     axis.set_xscale("log")
     low, high = axis.get_xlim()
-    if high < 10 * low:
-        axis.xaxis.set_major_locator(MaxNLocator(3))
+    if high < 100 * low:
+        axis.xaxis.set_major_locator(MaxNLocator(3) if high < 10 * low else LogLocator(subs=(1, 3)))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.xaxis.set_minor_locator(NullLocator())
 
