@@ -288,6 +288,16 @@ def text(quick):
     return finding.page("ashman2020", evidence, card, [quick], CONF, "none\n")
 
 
+def test_a_difference_of_what_is_better_when_higher_is_shown_as_it_is_and_not_as_a_loss(quick):
+    """For 54 % of effective draws against 0.4 % a page had "HMC v2 < ELL-SS, -53.6"."""
+    (result,) = judged([quick], metric="accuracy")
+    loss, (*_, relation, label, shown, _, _, _, _) = result.difference, finding._difference(result)
+    assert loss.mean < 0
+    assert (relation, label) == ("DSVI (2 layers) > SVGP", "accuracy")
+    assert shown == f"{-loss.mean:+.3f} [{-loss.upper:+.3f}, {-loss.lower:+.3f}]"
+    assert finding._datasets([result], 1) == f"boston {-loss.mean:+.2f} [{-loss.upper:+.2f}, {-loss.lower:+.2f}]"
+
+
 def test_a_page_shows_verdict_statistic_and_evidence_of_each_claim(text, quick):
     d = judged([quick])[0].difference
     row = (

@@ -25,7 +25,7 @@ DIFFERENCE = "first - second [95 %]"
 COUNTS_NOTE = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
 MANY = 5  # data sets that a finding names one by one, if they tell anything
 RULES = (
-    "Difference of losses, paired over splits (below zero the first is better), with its Nadeau-Bengio interval; of "
+    "Difference of the metric, paired over splits, with its Nadeau-Bengio interval (< and > are the claim); of "
     "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
     "other. p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are "
     "judged by the margin of the scorecard). The rules are those of `gpbench.report.papers.claims`. A result holds at "
@@ -63,11 +63,21 @@ def bullets(ours: list[Claim], runs: list[Counterparts], conf: Path) -> str:
 
 def _datasets(results: list[Result], most: int) -> str:
     """'yacht +0.43 [+0.31, +0.55], ...', or of many data sets how many, and between which they lie."""
-    means = [result.difference.mean for result in results if result.difference]
+    means = [_of_metric(result)[0] for result in results if result.difference]
     if len(results) > most and len(means) == len(results):
         return f"{len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
-    pairs = [(r.dataset, r.difference) for r in results]
-    return ", ".join(f"{name} {signed(d.mean, d.lower, d.upper, 2)}" if d else name for name, d in pairs)
+    return ", ".join(f"{r.dataset} {signed(*_of_metric(r), 2)}" if r.difference else r.dataset for r in results)
+
+
+def _of_metric(result: Result) -> tuple[float, float, float]:
+    """The difference (first - second) of the metric itself, where a result has that of losses, and its interval."""
+    d = result.difference
+    assert d
+    return (-d.mean, -d.upper, -d.lower) if _is_gain(result) else (d.mean, d.lower, d.upper)
+
+
+def _is_gain(result: Result) -> bool:
+    return METRICS[result.comparison.metric].direction == "max"
 
 
 def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
@@ -141,8 +151,9 @@ def _not_judged(judged: list[list[Result]]) -> list[str]:
 
 
 def _relation(result: Result) -> str:
-    """'DSVI-2 < SGP 100', by the labels of the run."""
+    """'DSVI-2 < SGP 100' of a loss, 'AA > SURR' of effective draws, by the labels of the run."""
     sign = {"better": "<", "equal": "=", "not worse": "≤"}[result.comparison.expect]
+    sign = sign.translate(str.maketrans("<≤", ">≥")) if _is_gain(result) else sign
     sides = zip(result.runs, result.comparison.methods, strict=True)
     return f" {sign} ".join(run.view.labels.get(method, method) for run, method in sides)
 
@@ -165,12 +176,12 @@ def _headline(judged: list[list[Result]]) -> str:
 
 
 def _difference(result: Result) -> list[str]:
-    d = result.difference
-    assert d
+    assert result.difference
     cells = [result.protocol, result.dataset, _relation(result), METRICS[result.comparison.metric].label]
     sides = list(zip(result.runs, result.comparison.methods, strict=True))
     behind = "".join(f" ({run.view.labels.get(name, name)}: at most)" for run, name in sides if name == result.behind)
-    cells += [signed(d.mean, d.lower, d.upper), number(result.p, 2), str(d.n), result.kind + behind]
+    pairs = str(result.difference.n)
+    cells += [signed(*_of_metric(result)), number(result.p, 2), pairs, result.kind + behind]
     of_dataset = [(run.view.done[run.view.done["dataset"] == result.dataset], method) for run, method in sides]
     fits = pd.concat([done[done["method"] == method] for done, method in of_dataset])
     return [*cells, f"{_evidence(result)}, commit {', '.join(commits(fits, 7, mark_dirty=True)) or 'unknown'}"]
