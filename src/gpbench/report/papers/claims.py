@@ -61,6 +61,11 @@ class Result:
     p: float = np.nan  # by Holm's correction
     margin: float = np.nan  # of two equal methods
 
+    @property
+    def labels(self) -> list[str]:
+        """Of both methods, as their runs print them."""
+        return [run.view.labels.get(name, name) for run, name in zip(self.runs, self.comparison.methods, strict=True)]
+
 
 def read(folder: Path, conf: Path, published: pd.DataFrame) -> dict[str, Evidence]:
     """Citation key -> claims, for the files of a folder; UserError for what no study or published number has."""
@@ -224,9 +229,10 @@ def over_datasets(results: list[Result]) -> list[str]:
     """For each comparison of enough data sets, on how many the first method is better, and the signed-rank test."""
     texts = []
     for comparison in {id(r.comparison): r.comparison for r in results}.values():
-        means = [r.difference.mean for r in results if r.comparison is comparison and r.difference]
-        if len(means) >= FEWEST and comparison.expect == "better":
+        compared = [r for r in results if r.comparison is comparison and r.difference]
+        if len(compared) >= FEWEST and comparison.expect == "better":
+            means = [r.difference.mean for r in compared if r.difference]
             lower, p = sum(mean < 0 for mean in means), float(signed_rank_test(means))
-            first, second = comparison.methods
+            first, second = compared[0].labels
             texts.append(f"{first} is better than {second} on {lower} of {len(means)}, signed-rank p = {p:.2g}")
     return texts

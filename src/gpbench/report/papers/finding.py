@@ -154,8 +154,7 @@ def _relation(result: Result) -> str:
     """'DSVI-2 < SGP 100' of a loss, 'AA > SURR' of effective draws, by the labels of the run."""
     sign = {"better": "<", "equal": "=", "not worse": "≤"}[result.comparison.expect]
     sign = sign.translate(str.maketrans("<≤", ">≥")) if _is_gain(result) else sign
-    sides = zip(result.runs, result.comparison.methods, strict=True)
-    return f" {sign} ".join(run.view.labels.get(method, method) for run, method in sides)
+    return f" {sign} ".join(result.labels)
 
 
 def _evidence(result: Result) -> str:
