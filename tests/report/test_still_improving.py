@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from synthetic_study import build
 
+from gpbench.errors import UserError
 from gpbench.report.figures import draw
 from gpbench.report.figures.ranks import mean_ranks, runs_of
 from gpbench.report.page import facts
@@ -187,6 +188,13 @@ def test_a_study_that_builds_on_another_is_compared_with_it(tmp_path):
         assert [run.study["budget"] for run in runs_of(View(folder))] == budgets
     runs = runs_of(View(REPOSITORY / "docs" / "results" / "uci_converged"))
     assert [run.study["name"] for run in runs] == ["uci_converged", "uci_common"]
+
+
+def test_a_folder_beside_it_that_describes_no_study_is_one_line(ranked, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "study.json").write_text("{}")
+    with pytest.raises(UserError, match=r"other/study\.json is damaged \(it describes no study\)"):
+        runs_of(ranked)
 
 
 def test_one_budget_alone_says_so(ranked):
