@@ -117,6 +117,11 @@ def test_a_run_with_another_model_gives_no_cells(root):
     assert not documents.joined([*others[1:], own])[0].taken
 
 
+def test_a_run_that_the_documentation_shows_must_be_there():
+    with pytest.raises(UserError, match=f"docs/results has no run {documents.RUN}.*restore it by"):
+        documents.joined([])
+
+
 def test_blocks_of_a_text_are_replaced_and_must_exist():
     text = "a\n<!-- results -->\nold\n<!-- end -->\nb\n"
     result = documents.filled(text, {"results": "new\n"})

@@ -27,6 +27,7 @@ from gpbench.report.tables.render import to_markdown
 from gpbench.report.tables.standard import table
 from gpbench.report.view import SCORED, View
 from gpbench.study.storage.challengers import NOT_OURS
+from gpbench.study.storage.committed import RESTORE
 
 RUN = "uci_converged"  # the comparison of methods, which the README shows
 RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budgets; other runs are in the scorecard
@@ -73,6 +74,8 @@ def filled(text: str, blocks: dict[str, str]) -> str:
 def joined(runs: list[Counterparts]) -> list[Joined]:
     """RUNS, with cells of others of their studies that differ in updates, a limit of rows, or the trainer alone."""
     by_name = {run.view.folder.name: run for run in runs}
+    if missing := [name for name in RUNS if name not in by_name]:
+        raise UserError(f"docs/results has no run {missing[0]}, which the documentation shows; {RESTORE}")
     base = [by_name[name] for name in RUNS]
     others = [run for run in runs if all(LONGER.fullmatch(word) for word in run.settings.split())]
     return [Joined(one.view, [run.view for run in others if run.study == one.study and run is not one]) for one in base]
@@ -140,9 +143,9 @@ def scorecard(root: Path) -> tuple[list[Counterparts], Path, Path, Path]:
 
 def stale(root: Path) -> list[str]:
     """Documents that differ from their records, as paths from the project's root."""
-    outdated = all_runs.stale(*(parts := scorecard(root)))
-    made = texts(root, parts[0], views := joined(parts[0]))
-    outdated += [path for path, text in made.items() if not all_runs.has_text(path, text)]
+    runs, *folders = scorecard(root)
+    views, outdated = joined(runs), all_runs.stale(runs, *folders)
+    outdated += [path for path, text in texts(root, runs, views).items() if not all_runs.has_text(path, text)]
     for view in views:
         figures = {name: view.folder / "figures" / f"{name}.png" for name in FIGURES}
         outdated += [path for name, path in figures.items() if noted(path, all_runs.KEY) != digest(view, name)]
@@ -157,8 +160,10 @@ def check(root: Path) -> None:
 
 def make(root: Path) -> None:
     """Write every document; the scorecard first, because the README counts its verdicts."""
-    all_runs.write_scorecard(*(parts := scorecard(root)))
-    for path, text in texts(root, parts[0], views := joined(parts[0])).items():
+    runs, *folders = scorecard(root)
+    views = joined(runs)
+    all_runs.write_scorecard(runs, *folders)
+    for path, text in texts(root, runs, views).items():
         write_text(path, text)
     for view in views:
         for name in FIGURES:
