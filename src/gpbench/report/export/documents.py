@@ -37,7 +37,6 @@ TABLES = (
     *("ranks", "cost", "status", "unfinished", "convergence"),
 )
 OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
-COMPARISON = "all_mnll"
 BEST = 5  # methods whose ranks the README shows
 LONGER = re.compile(r"\w+\.(steps|max_rows)=\S+|trainer\.\S+")  # settings that leave the model as it is
 
@@ -83,8 +82,7 @@ def joined(runs: list[Counterparts]) -> list[Joined]:
 
 def summary(view: Joined) -> str:
     """What was run, which methods rank best by MNLL, and how many pairs of methods differ significantly."""
-    (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
-    comparison, study = comparisons.compare(view, spec), view.study
+    comparison, study = comparisons.compare(view, comparisons.OVERALL), view.study
     fits = view.fits[~view.fits["family"].isin(NOT_OURS)]
     done, lacks = fits[fits["status"].isin(SCORED)], fits.loc[fits["status"] == "missing", "method"].map(view.labels)
     missing = f"; {len(lacks)} of {', '.join(lacks.unique())} are missing" if len(lacks) else ""
@@ -101,7 +99,8 @@ def summary(view: Joined) -> str:
         best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])
         lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
         where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
-        for part in (s for s in comparisons.compared(view) if s.metric == spec.metric and s.tasks != spec.tasks):
+        of_tasks = [s for s in comparisons.compared(view) if s.metric == "mnll" and s is not comparisons.OVERALL]
+        for part in of_tasks:
             task, losses = part.title.split(",")[0].lower(), comparisons.complete_losses(view, part)[0]
             where += f", {len(losses.columns)} in {task} alone"
         text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
