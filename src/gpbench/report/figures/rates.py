@@ -23,8 +23,7 @@ def rates(view: View) -> Figure:
 
 
 def _rates(view: View, seen: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """method, row, y, rate, sd and inputs x0 (x1) of the first split of which inputs are seen (a closed form is not
-    asked for them): moments of the mixture of its chains.
+    """method, row, y, rate, sd, x0 (x1) of the first split whose inputs are known: moments of the mixture of chains.
 
     Given the rate r of a bin its count has variance r, so Var(r) = Var(y) - E(y)."""
     seen = seen[seen["split"] == seen["split"].min()]
