@@ -171,10 +171,9 @@ def _add_scorecard(view: View, section: Section) -> None:
 def _citations(view: View) -> Section:
     """BibTeX of what was used, or why it cannot be given: a method may have been removed from conf/."""
     section = Section("citations", "Citations")
-    presets = view.fits["preset"].dropna().unique()
     try:
         where = places.find()
-        keys = citations.used(where, presets, view.datasets, view.study["protocol"])
+        keys = citations.used(where, view.fits["preset"].dropna().unique(), view.datasets, view.study["protocol"])
         section.commands = [("BibTeX", citations.bibtex(where, keys, view.study["commit"]))]
     except UserError as error:
         section.warnings = [str(error)]
@@ -192,8 +191,9 @@ def write_page(view: View, folder: str | Path, published: str | Path = "publishe
         completed = View(aside)
         write_statistics(completed, aside)
         one_run.write_scorecard(completed, published, aside)
+        view.card = completed.card  # figures are drawn of the folder itself: runs at other budgets are beside it
         for name in names(view.study, "tables"):
             write_table(completed, name, completed.folder / "tables")
         for name in names(view.study, "figures"):
-            write_figure(completed, name, completed.folder / "figures", kinds=("png",))
+            write_figure(view, name, completed.folder / "figures", kinds=("png",))
         return write_text(page, render(completed))

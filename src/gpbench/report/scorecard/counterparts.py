@@ -193,5 +193,5 @@ def _as_published(fit: Any) -> bool:
 def run_settings(command: str) -> tuple[str, str]:
     """The study in a run's command, and those of its overrides that change methods, protocol or budget."""
     study, overrides = config.command_words(command)
-    others, given = {*STUDY_KEYS} - OF_METHODS, config.split_overrides(overrides)
-    return study, " ".join(f"{key}={value}" for key, value in given if key.removeprefix("study.") not in others)
+    of_study, given = {*STUDY_KEYS} - OF_METHODS, config.split_overrides(overrides)
+    return study, " ".join(f"{key}={value}" for key, value in given if key.removeprefix("study.") not in of_study)
