@@ -34,9 +34,10 @@ def pin(project: Path, name: str, content: str) -> None:
     (project / "data.dvc").write_text(yaml.safe_dump(pins))
 
 
-def prepared_project(root: Path, dataset: str) -> Places:
-    """A new project at `root` with one prepared data set."""
+def prepared_project(root: Path, *datasets: str) -> Places:
+    """A new project at `root` with some prepared data sets."""
     where = Places(copy_project(root), root / "store")
     where.store.mkdir()
-    prepare(config.compose(where.conf, "dataset", dataset), where)
+    for dataset in datasets:
+        prepare(config.compose(where.conf, "dataset", dataset), where)
     return where

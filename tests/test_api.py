@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 
 import gpbench
-from gpbench import config, places
-from gpbench.data.prepare import prepare
+from gpbench import places
 from gpbench.errors import UserError
 from gpbench.evaluation.metrics import METRICS, Metric
 from gpbench.study import scoring
 from gpbench.study.planning import plan as planning
 from gpbench.study.storage.store import Store
-from projects import REPOSITORY
+from projects import REPOSITORY, prepared_project
 
 
 def test_importing_is_cheap_and_offers_what_it_says():
@@ -38,14 +37,10 @@ def test_importing_is_cheap_and_offers_what_it_says():
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """A project with two methods on two splits of a small private data set."""
-    from projects import copy_project
-
+    root = prepared_project(tmp_path_factory.mktemp("api") / "project", "diabetes").root
     with pytest.MonkeyPatch.context() as patch:
-        root = copy_project(tmp_path_factory.mktemp("api") / "project")
         patch.setenv("GPBENCH_ROOT", str(root))
         patch.setenv("CI", "1")
-        where = places.find()
-        prepare(config.compose(where.conf, "dataset", "diabetes"), where)
         for method in ("constant", "linear"):
             for split in (0, 1):
                 gpbench.fit(method, "diabetes", split, budget="smoke")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gp_cases import flat_loss, keys, loss_and_gradient, perturbed, problem, training_set
 
-from cases import Case, with_hyper
+from cases import Case
 from gpbench.evaluation import metrics
 from gpbench.methods import exact_gp, gp_cholesky, gp_pcg
 from gpbench.methods.base import Noise, State
@@ -214,8 +214,7 @@ def test_a_cap_that_is_reached_is_reported():
 
 @pytest.mark.parametrize(("cap", "share"), [(1, 1.0), (1000, 0.0)])
 def test_a_fit_reports_systems_of_its_prediction_that_reached_the_cap(cap, share, tmp_path_factory):
-    case = Case("gp_pcg", "regression", tmp_path_factory)
-    case.cell = with_hyper(case.cell, cap=cap, preconditioner="none")
+    case = Case("gp_pcg", "regression", tmp_path_factory, hyper={"cap": cap, "preconditioner": "none"})
     told = case.alone[0].info["sampler"]
     assert told["unsolved_test"] == share
     assert told["unsolved"] == pytest.approx(share)

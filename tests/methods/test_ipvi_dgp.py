@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from cases import Case, group, with_hyper
+from cases import Case, group
 from gpbench.gp import kernels, linalg, sparse
 from gpbench.methods import ipvi_dgp
 from gpbench.methods.base import State
@@ -152,10 +152,9 @@ def test_every_player_follows_its_own_objective_only():
 
 def test_every_player_moves_at_its_own_rate(tmp_path_factory):
     """Adam's first step is the rate, in the direction of the gradient."""
-    case = Case("ipvi_dgp_2", "regression", tmp_path_factory)
     rates = {"discriminator_rate": 0.03, "generator_rate": 0.002, "learning_rate": 0.01}
-    cell = with_hyper(case.cell, **rates)
-    fit = lightning_module.GradientFit(group(cell, 0), case.table, case.folder(), torch.device("cpu"))
+    case = Case("ipvi_dgp_2", "regression", tmp_path_factory, hyper=rates)
+    fit = lightning_module.GradientFit(group(case.cell, 0), case.table, case.folder(), torch.device("cpu"))
     adam, before = fit.configure_optimizers(), {k: v.detach().clone() for k, v in fit.state.params.items()}
     fit.advance(*fit.draw(0), 0)
     assert {part["betas"] for part in adam.param_groups} == {(0.5, 0.999)}

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from cases import Case, group, trained_by, with_hyper
+from cases import Case, group, trained_by
 from gpbench.gp.layers import init_layer
 from gpbench.methods import dsvi, svgp
 from gpbench.methods.base import State
@@ -71,9 +71,7 @@ def test_one_whole_step_is_optimal_for_several_targets_and_for_the_last_layer_of
 
 
 def natural_case(folders, task: str, **hyper) -> Case:
-    case = Case("svgp", task, folders)
-    case.cell = with_hyper(case.cell, **{"natural_gradients": "all"} | hyper)
-    return case
+    return Case("svgp", task, folders, hyper={"natural_gradients": "all"} | hyper)
 
 
 def fit(case: Case, *splits: int) -> lightning_module.GradientFit:

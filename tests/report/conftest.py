@@ -1,7 +1,7 @@
 """Studies that the tests of this folder share."""
 
 import pytest
-from synthetic_study import build, build_probed
+from synthetic_study import all_done, build, build_probed
 
 from gpbench.report.significance.comparisons import write_statistics
 from gpbench.report.view import View
@@ -23,7 +23,7 @@ def view(study):
 def small(tmp_path_factory):
     """Two methods, one regression and one binary data set, three splits, all done."""
     folder = tmp_path_factory.mktemp("small") / "small"
-    return build(folder, ["svgp", "constant"], ["boston", "banana"], splits=3, status=lambda *_: ("done", ""))
+    return build(folder, ["svgp", "constant"], ["boston", "banana"], splits=3, status=all_done)
 
 
 @pytest.fixture(scope="session")

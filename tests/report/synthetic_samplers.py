@@ -1,15 +1,13 @@
 """Synthetic studies of samplers: chains that are autoregressions, whose effective sample sizes are known."""
 
-import json
-
 import numpy as np
 import pandas as pd
 from scipy.signal import lfilter
-from synthetic_study import build
+from synthetic_study import add_replica, all_done, build, change_study
 
 RHO = {"svgp": 0.5, "bsgp_1": 0.9, "bsgp_2": 0.99}
 """Autocorrelation at lag 1; chains of bsgp_2 also start far from each other."""
-CHAINS, DRAWS, BURN = 4, 2000, 200
+CHAINS, DRAWS = 4, 2000
 CHECKPOINTS = (400, 800, 1200, 1600, 2000)
 QUANTITIES = ("log lengthscale 1", "log variance")
 CUBIC = {"svgp": 1.0, "bsgp_1": 10.0, "bsgp_2": 0.0}
@@ -49,7 +47,7 @@ def scores(method, rng):
     return found | {"ess_bulk_per_second": CHAINS * ess, "gate": "failed" if method == "bsgp_2" else "passed"}
 
 
-def build_samplers(folder, methods=tuple(RHO), datasets=("boston", "banana"), splits=4, status=lambda *_: ("done", "")):
+def build_samplers(folder, methods=tuple(RHO), datasets=("boston", "banana"), splits=4, status=all_done):
     """Write a study of kind `sample`: every fit is a chain; draws of the first split are kept."""
     build(folder, methods, datasets, splits, status)
     base = pd.read_parquet(folder / "scores.parquet")
@@ -70,14 +68,14 @@ def build_samplers(folder, methods=tuple(RHO), datasets=("boston", "banana"), sp
     if kept:
         pd.concat(moments).to_parquet(folder / "prefixes.parquet")
         pd.concat(kept).to_parquet(folder / "draws.parquet")
-    study = json.loads((folder / "study.json").read_text()) | {"kind": "sample", "r_hat": 1.05}
-    (folder / "study.json").write_text(json.dumps(study))
+    change_study(folder, kind="sample", r_hat=1.05)
     return folder
 
 
-def build_sizes(folder, methods=("svgp", "dsvi", "constant"), datasets=("banana", "breast_cancer"), splits=8):
+def build_sizes(folder, datasets=("banana", "breast_cancer")):
     """Write a study of classifiers whose splits have 10 and 50 training rows by turns, and better scores with more."""
-    build(folder, methods, datasets, splits, lambda *_: ("done", ""))
+    methods = ["svgp", "dsvi", "constant"]
+    build(folder, methods, datasets, 8, all_done)
     fits = pd.read_parquet(folder / "scores.parquet")
     rng = np.random.default_rng(0)
     fits["n_train"] = np.where(fits["split"] % 2, 50, 10)
@@ -91,9 +89,8 @@ def build_sizes(folder, methods=("svgp", "dsvi", "constant"), datasets=("banana"
 def build_weights(folder):
     """Write a study in which `svgp` has learned weights of two sources for two classes: 1 + class + 10 source, by a
     random factor of median 1, in two chains."""
-    build(folder, ["svgp", "dsvi"], ["digits"], 2, lambda *_: ("done", ""))
-    fits = pd.read_parquet(folder / "scores.parquet")
-    pd.concat([fits, fits.assign(replica=1, fit_id=fits["fit_id"] + "-1")]).to_parquet(folder / "scores.parquet")
+    build(folder, ["svgp", "dsvi"], ["digits"], 2, all_done)
+    add_replica(folder)
     rng, parts = np.random.default_rng(0), []
     for fit_id in ("svgp-digits-0", "svgp-digits-0-1", "svgp-digits-1"):
         for number, source in np.ndindex(2, 2):
@@ -110,7 +107,7 @@ def build_estimates(folder):
     grid = {"grid_low": -2.5, "grid_high": 0.5, "grid_points": 31, "lengthscale_shape": 1.0, "lengthscale_rate": 0.7}
     methods = {"svgp": ("laplace", 1, 0.5), "dsvi": ("laplace", 64, 0.1), "bsgp_1": ("ep", 1, 0.3)}
     settings = {name: grid | {"approximation": a, "num_importance": n} for name, (a, n, _) in methods.items()}
-    build(folder, list(methods), ["banana", "breast_cancer"], 1, lambda *_: ("done", ""), settings=settings)
+    build(folder, list(methods), ["banana", "breast_cancer"], 1, all_done, settings=settings)
     x, rng, parts = np.linspace(-2.5, 0.5, 31), np.random.default_rng(0), []
     for name, (_, _, sd) in methods.items():
         noise = rng.normal(-(sd**2) / 2, sd, (400, 31))

@@ -1,6 +1,7 @@
 """A synthetic study: 8 methods x 7 data sets x 5 splits with skipped, failed, diverged and missing fits."""
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
@@ -53,6 +54,11 @@ def outcome(method, dataset, split):
         return "diverged", "non-finite log joint at step 812"
     if (method, dataset, split) == ("dsvi", "energy", 1):
         return "stopped", "time cap of 600 s at step 4100 of 5000"
+    return "done", ""
+
+
+def all_done(*_):
+    """The outcome of every fit of a study in which nothing fails."""
     return "done", ""
 
 
@@ -137,7 +143,7 @@ def build(
         "protocol": protocol,
         "reported": {"metrics": ["mnll", "rmse"], "spread": "sample sd"},
         "budget": "quick",
-        "splits": list(range(splits)),
+        "splits": splits,
         "settings": {method: (settings or {}).get(method, {}) for method in methods},
         **{"figures": [], "tables": [], "pairs": [], "published": None},
         "expected": [[m, d, s] for m in methods for d in datasets for s in range(splits)],
@@ -149,7 +155,33 @@ def build(
     return folder
 
 
-def build_probed(folder, status=lambda *_: ("done", "")):
+def change_study(folder, **changes):
+    """Change keys of study.json."""
+    path = folder / "study.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_scores(folder, **columns):
+    """Give columns of scores.parquet other values, or functions of the scores."""
+    path = folder / "scores.parquet"
+    pd.read_parquet(path).assign(**columns).to_parquet(path)
+
+
+def add_replica(folder):
+    """Give every fit of a study another one of its split, `FIT-1`."""
+    scores = pd.read_parquet(folder / "scores.parquet")
+    second = scores.assign(replica=1, fit_id=scores["fit_id"] + "-1")
+    pd.concat([scores, second], ignore_index=True).to_parquet(folder / "scores.parquet")
+
+
+def with_scores(study, scores, folder):
+    """Write into a folder a study that is another one but for its scores."""
+    scores.to_parquet(folder / "scores.parquet")
+    shutil.copy(study / "study.json", folder)
+    return folder
+
+
+def build_probed(folder, status=all_done):
     """A study with all that figures may request: variants, bounds, functions of layers, four chains, staleness.
 
     On boston `svgp` is variational and `bsgp_2` a sampler, whose chains keep to alternating signs."""

@@ -1,13 +1,12 @@
 """The scorecard of all papers over all committed runs, its badge, and whether what is committed is still true."""
 
-import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from PIL import Image
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores, change_study
 
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures.scorecard import FAMILIES, against
@@ -24,16 +23,11 @@ BASE |= {"protocol": "common", "value": 2.5, "spread": 0.1, "spread_kind": "samp
 BASE |= {"ours_method": "svgp", "ours_metric": "mnll", "factor": 1, "study": "ashman2020_uci", "method_printed": "SGP"}
 
 
-def run(
-    folder, budget="quick", protocol="common", splits=5, status=lambda *_: ("done", ""), datasets=("boston",), words=""
-):
+def run(folder, budget="quick", protocol="common", splits=5, status=all_done, datasets=("boston",), words=""):
     """A committed run of SVGP."""
     build(folder, ["svgp"], datasets, splits, status, protocol=protocol)
-    scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
-    scores.to_parquet(folder / "scores.parquet")
-    study = json.loads((folder / "study.json").read_text())
-    study |= {"budget": budget, "command": f"snakemake --config study=ashman2020_uci{words}"}
-    (folder / "study.json").write_text(json.dumps(study))
+    change_scores(folder, budget=budget)
+    change_study(folder, budget=budget, command=f"snakemake --config study=ashman2020_uci{words}")
     return View(folder)
 
 
@@ -114,8 +108,7 @@ def test_of_runs_that_are_alike_the_one_of_more_updates_is_compared(tmp_path):
     views = []
     for name, steps, done in (("a", 2000, 100), ("b", 200, None), ("c", 2000, 150)):
         folder = run(tmp_path / name).folder
-        scores = pd.read_parquet(folder / "scores.parquet").assign(steps=float(steps), steps_done=done)
-        scores.to_parquet(folder / "scores.parquet")
+        change_scores(folder, steps=float(steps), steps_done=done)
         views.append(View(folder))
     assert best(views)["run"] == best(views[::-1])["run"] == "b"
 

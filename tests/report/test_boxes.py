@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_study import build
+from synthetic_study import build, change_scores
 
 from gpbench.report.figures import by_model, draw, log_density
 from gpbench.report.scorecard.one_run import scorecard
@@ -22,9 +22,7 @@ def ends(method: str, dataset: str, split: int) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def view(tmp_path_factory):
     folder = build(tmp_path_factory.mktemp("boxes") / "s", METHODS, ["boston", "yacht"], SPLITS, ends)
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores["mnll"] = scores["split"].where(scores["status"] == "done").astype(float)
-    scores.to_parquet(folder / "scores.parquet")
+    change_scores(folder, mnll=lambda scores: scores["split"].where(scores["status"] == "done").astype(float))
     row = {"source": "rossi2021", "item": "Figure 10", "metric_printed": "test_mnll", "protocol": "common", "note": ""}
     row |= {
         "scale": "original",
@@ -77,9 +75,7 @@ def test_a_model_of_another_family_has_no_colour_of_a_family(tmp_path):
     """The third and the seventh colour of the palette are those of AEP and of sparse GPs."""
     methods = ["svgp", "dsvi", "bsgp_1", "bsgp_2", "dgp_rff", "exact_gp", "boosting"]
     folder = build(tmp_path / "s", methods, ["boston"])
-    scores = pd.read_parquet(folder / "scores.parquet")
-    family = scores["method"].replace({"svgp": "aep", "dsvi": "other"})
-    scores.assign(family=family).to_parquet(folder / "scores.parquet")
+    change_scores(folder, family=lambda scores: scores["method"].replace({"svgp": "aep", "dsvi": "other"}))
     aep, *others = [bar.lines[0].get_color() for bar in draw(View(folder), "loglik_by_model").axes[0].containers]
     of_families = {color for color, _ in by_model.FAMILIES.values()}
     assert aep in of_families

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from synthetic_study import build
+from synthetic_study import add_replica, build
 
 from gpbench.report.registry import TABLES
 from gpbench.report.tables.chance import against_chance
@@ -44,11 +44,9 @@ def view(tmp_path):
     """Two splits of `digits`: svgp is right in every row, constant gives all classes the same probability."""
     folder = tmp_path / "s"
     build(folder, ["svgp", "constant"], ["digits"], 2)
-    scores = pd.read_parquet(folder / "scores.parquet")
-    second = scores.assign(replica=1, fit_id=scores["fit_id"] + "-1")
-    pd.concat([scores, second], ignore_index=True).to_parquet(folder / "scores.parquet")
+    add_replica(folder)
     parts = []
-    for fit in [*scores["fit_id"], *second["fit_id"]]:
+    for fit in pd.read_parquet(folder / "scores.parquet")["fit_id"]:
         y = np.arange(40) % 4
         # of the two replicas of svgp one is wrong, by less than the other is right
         sure = 0.0 if fit.startswith("constant") else -0.1 if fit.count("-") == 3 else 0.4

@@ -1,6 +1,5 @@
 """Claims of papers: what may stand in their files, what committed records say of them, and their pages."""
 
-import json
 import re
 import shutil
 from dataclasses import replace
@@ -11,7 +10,7 @@ import pytest
 import yaml
 from scipy import stats
 from synthetic_samplers import build_samplers
-from synthetic_study import build
+from synthetic_study import all_done, build, change_study
 
 from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
 from gpbench.errors import UserError
@@ -28,15 +27,14 @@ BETTER = {"studies": ["uci_common"], "methods": ["dsvi", "svgp"], "metric": "mnl
 CARD = all_runs.read(REPOSITORY / "docs" / "scorecard" / "scorecard.csv")
 
 
-def run(folder, budget="quick", splits=5, status=lambda *_: ("done", ""), **columns):
+def run(folder, budget="quick", splits=5, status=all_done, **columns):
     """DSVI, which is better by 0.5 nats and a little more, and SVGP, as a run of uci_common; columns: of the scores."""
     build(folder, ["svgp", "dsvi"], ["boston", "concrete", "energy"], splits, status)
     scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
     lead = (scores["method"] == "dsvi") * (0.5 + 0.02 * scores["split"])
     scores["mnll"] = (2 + 0.3 * scores["split"] - lead).where(scores["status"] == "done")
     scores.assign(**columns).to_parquet(folder / "scores.parquet")
-    study = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(study | {"budget": budget, "command": "x study=uci_common"}))
+    change_study(folder, budget=budget, command="x study=uci_common")
     return Counterparts(View(folder))
 
 
@@ -73,8 +71,7 @@ def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick
 def chains(folder):
     """A run of uci_common with chains of SVGP and BSGP-1 on boston."""
     build_samplers(folder, ["svgp", "bsgp_1"], ["boston"])
-    study = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(study | {"command": "x study=uci_common"}))
+    change_study(folder, command="x study=uci_common")
     return folder
 
 
@@ -209,9 +206,8 @@ def test_where_fits_end_by_the_rule_more_splits_count_before_the_most_updates_th
 
 def test_runs_of_another_protocol_are_not_taken(tmp_path):
     other = run(tmp_path / "a")
-    study = json.loads((tmp_path / "a" / "study.json").read_text())
     assert judged([other])[0].kind == claims.HOLDS
-    (tmp_path / "a" / "study.json").write_text(json.dumps(study | {"protocol": "rossi2021"}))
+    change_study(tmp_path / "a", protocol="rossi2021")
     assert judged([Counterparts(View(tmp_path / "a"))])[0].kind == claims.NOT_RUN
 
 

@@ -8,7 +8,7 @@ import zipfile
 
 import pandas as pd
 import pytest
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores, change_study
 
 from gpbench import places
 from gpbench.cli.main import main
@@ -22,13 +22,11 @@ def where(tmp_path_factory):
     """A project with the real conf/ and a finished study whose outputs are stand-ins."""
     root = tmp_path_factory.mktemp("project")
     (root / "conf").symlink_to(places.find().conf)
-    folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, lambda *_: ("done", ""))
-    scores = pd.read_parquet(folder / "scores.parquet")
-    minutes = {"started": scores["split"], "ended": scores["split"] + 2}
-    times = {name: "2024-01-01T00:0" + values.astype(str) + ":00.000+00:00" for name, values in minutes.items()}
-    scores.assign(**times).to_parquet(folder / "scores.parquet")
-    study = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(study | {"versions": {"torch": "2.0"}}))
+    folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, all_done)
+    minutes = pd.read_parquet(folder / "scores.parquet")["split"]
+    times = ("2024-01-01T00:0" + each.astype(str) + ":00.000+00:00" for each in (minutes, minutes + 2))
+    change_scores(folder, **dict(zip(("started", "ended"), times, strict=True)))
+    change_study(folder, versions={"torch": "2.0"})
     found = Places(root, root / "store")
     for path in crate.files(crate.View(folder), found.plans / "tiny.json").values():
         path.parent.mkdir(parents=True, exist_ok=True)

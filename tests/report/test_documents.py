@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import pandas as pd
 import pytest
-from synthetic_study import build
+from synthetic_study import build, change_study
 
 from gpbench.errors import UserError
 from gpbench.report.export import documents
@@ -28,8 +29,8 @@ def root(tmp_path_factory, published):
     study = build(root / "study", ["svgp", "constant"], ["boston", "banana"], 2)
     run = root / "docs" / "results" / documents.RUN
     run.mkdir(parents=True)
-    content = json.loads((study / "study.json").read_text())
-    (run / "study.json").write_text(json.dumps(content | {"name": documents.RUN, "splits": 2}))
+    shutil.copy(study / "study.json", run)
+    change_study(run, name=documents.RUN)
     pd.read_parquet(study / "scores.parquet").to_csv(run / "scores.csv", index=False)
     (root / "conf").symlink_to(REPOSITORY / "conf")
     (root / "published").symlink_to(published)
@@ -115,6 +116,11 @@ def test_a_run_with_another_model_gives_no_cells(root):
     (joined,) = documents.joined([*others, own])
     assert {id(view) for view in joined.taken.values()} == {id(others[0].view)}
     assert not documents.joined([*others[1:], own])[0].taken
+
+
+def test_a_run_that_the_documentation_shows_must_be_there():
+    with pytest.raises(UserError, match=f"docs/results has no run {documents.RUN}.*restore it by"):
+        documents.joined([])
 
 
 def test_blocks_of_a_text_are_replaced_and_must_exist():

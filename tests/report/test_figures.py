@@ -1,10 +1,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import texts
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from synthetic_samplers import build_samplers
-from synthetic_study import METHODS, build, build_probed
+from synthetic_study import METHODS, all_done, build, build_probed, change_scores
 
 from gpbench.errors import UserError
 from gpbench.report.figures import by_model, calibration, canvas, convergence, draw, functions, profiles, write_figure
@@ -17,11 +18,6 @@ from gpbench.study.fitting.outcome import EVAL_ROWS
 
 PROBED = ("features", "bounds", "layers", "workers", "num_inducing", "depth", "p_values", "error_by_inducing")
 """Figures that need the variants and probes of the study `probed`."""
-
-
-def texts(figure):
-    """Every text that a figure shows."""
-    return " | ".join(item.get_text() for item in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
 @pytest.fixture(scope="module")
@@ -115,10 +111,7 @@ LONG = {"svgp": "arc_cosine, var_resampled, 2 hidden", "dsvi": "arc_cosine, prio
 
 def relabelled(folder):
     """A study whose methods have labels of more than one line."""
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores.assign(label=scores["method"].map(LONG).fillna("arc_cosine of all kinds, " + scores["method"])).to_parquet(
-        folder / "scores.parquet"
-    )
+    change_scores(folder, label=lambda s: s["method"].map(LONG).fillna("arc_cosine of all kinds, " + s["method"]))
     return View(folder)
 
 
@@ -129,14 +122,14 @@ def overlapping(parts):
 
 
 def test_long_labels_stand_apart_in_the_critical_difference_diagram(tmp_path):
-    figure = draw(relabelled(build(tmp_path / "s", status=lambda *_: ("done", ""))), "critical_difference")
+    figure = draw(relabelled(build(tmp_path / "s", status=all_done)), "critical_difference")
     figure.canvas.draw()
     assert [overlapping(axis.texts) for axis in figure.axes] == [[], [], []]
 
 
 @pytest.mark.parametrize("name", ["log_density", "boxes", "pareto"])
 def test_long_labels_leave_room_for_panels(tmp_path, name):
-    figure = draw(relabelled(build(tmp_path / "s", status=lambda *_: ("done", ""))), name)
+    figure = draw(relabelled(build(tmp_path / "s", status=all_done)), name)
     figure.canvas.draw()
     assert min(axis.bbox.width for axis in figure.axes) > 0.23 * figure.bbox.width
 
@@ -234,9 +227,7 @@ PRINTED |= {"ours_metric": "mnll", "study": "", "factor": -1, "setting": "", "no
 def compared(tmp_path):
     """Three methods of two families, the last with one lengthscale; numbers for one of them and for other work."""
     folder = build(tmp_path / "s", ["svgp", "dsvi", "bsgp_1"], ["boston", "yacht"], settings={"bsgp_1": {"ard": False}})
-    scores = pd.read_parquet(folder / "scores.parquet")
-    family = scores["method"].map({"svgp": "svgp", "dsvi": "dsvi", "bsgp_1": "dsvi"})
-    scores.assign(family=family).to_parquet(folder / "scores.parquet")
+    change_scores(folder, family=lambda scores: scores["method"].replace("bsgp_1", "dsvi"))
     rows = [
         PRINTED | {"method_printed": "SGP", "value": -2.5, "ours_method": "sgp|svgp", "reason": ""},
         PRINTED | {"method_printed": "PBP", "value": -2.6, "ours_method": "", "reason": QUOTED},
@@ -298,7 +289,7 @@ def test_a_published_number_is_marked_where_the_curves_end(compared):
 def test_a_split_that_has_ended_counts_with_its_last_score(tmp_path):
     """The curve ended with the first split, so that its last mean was of no split's end. A fit without a trace is one
     mark at its seconds, with a bar from the least to the largest score."""
-    folder = build(tmp_path / "s", ["svgp", "exact_gp"], ["boston"], 3, lambda *_: ("done", ""))
+    folder = build(tmp_path / "s", ["svgp", "exact_gp"], ["boston"], 3, all_done)
     traces = pd.read_parquet(folder / "traces.parquet")
     longer = traces["fit_id"] == traces["fit_id"].iloc[-1]
     traces.loc[longer, ["seconds", "step"]] *= 10

@@ -1,13 +1,15 @@
 """What is left out of a comparison and why, practical differences, and the figures that rest on complete cells."""
 
 import json
+import shutil
 from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import texts
 from scipy.stats import friedmanchisquare
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores, with_scores
 
 from gpbench.errors import UserError
 from gpbench.evaluation.practical import ROPES, correlated_t_posterior, signed_rank_posterior
@@ -92,10 +94,8 @@ def test_a_group_holds_no_pair_that_differs():
 def test_mixtures_are_refused(small, tmp_path, column):
     scores = pd.read_parquet(small / "scores.parquet")
     scores.loc[0, column] = "other"
-    scores.to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((small / "study.json").read_text())
     with pytest.raises(UserError, match=f"mixes {column}"):
-        statistics(View(tmp_path))
+        statistics(View(with_scores(small, scores, tmp_path)))
 
 
 def test_practical_differences_over_data_sets_have_every_pair(view):
@@ -132,16 +132,15 @@ def test_differences_to_the_best_have_their_posterior(view):
 
 def test_the_best_has_the_smallest_mean(tmp_path):
     """Not the smallest median, which one bad split leaves as it is."""
-    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston"], 3, lambda *_: ("done", ""))
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores["mnll"] = np.where(scores["method"] == "svgp", scores["split"].map({0: 0.0, 1: 0.0, 2: 9.0}), 1.0)
-    scores.to_parquet(folder / "scores.parquet")
+    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston"], 3, all_done)
+    of_svgp = {0: 0.0, 1: 0.0, 2: 9.0}
+    change_scores(folder, mnll=lambda scores: scores["split"].map(of_svgp).where(scores["method"] == "svgp", 1.0))
     found = differences_to_best(View(folder), "mnll", "boston")
     assert found[["method", "best", "difference"]].to_numpy().tolist() == [["svgp", "dsvi", 2.0]]
 
 
 def test_two_data_sets_of_three_methods_are_enough_for_friedmans_test(tmp_path):
-    folder = build(tmp_path / "s", ["svgp", "dsvi", "constant"], ["boston", "energy"], 2, lambda *_: ("done", ""))
+    folder = build(tmp_path / "s", ["svgp", "dsvi", "constant"], ["boston", "energy"], 2, all_done)
     losses, _ = complete_losses(View(folder), SPEC["regression_mnll"])
     expected = friedmanchisquare(*losses.to_numpy().T)
     found = compare(View(folder), SPEC["regression_mnll"])["friedman"]
@@ -190,25 +189,20 @@ def test_the_front_is_priced_by_the_geometric_mean(view):
 
 def test_what_nobody_timed_has_neither_a_price_nor_a_total(tmp_path):
     """Predictions that were published split by split are ranked, but not on the front of costs."""
-    folder = build(tmp_path / "study", ["svgp", "dsvi", "constant"], ["boston", "energy"], 3, lambda *_: ("done", ""))
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores.loc[scores["method"] == "dsvi", "seconds_train"] = np.nan
-    scores.to_parquet(folder / "scores.parquet")
+    folder = build(tmp_path / "study", ["svgp", "dsvi", "constant"], ["boston", "energy"], 3, all_done)
+    change_scores(folder, seconds_train=lambda scores: scores["seconds_train"].mask(scores["method"] == "dsvi"))
     view = View(folder)
-    texts = draw(view, "pareto").findobj(lambda item: hasattr(item, "get_text"))
-    assert view.labels["dsvi"] not in {text.get_text() for text in texts}
+    assert view.labels["dsvi"] not in texts(draw(view, "pareto"))
     of_dsvi = TABLES["cost"].function(view).shown.set_index("method").loc[view.labels["dsvi"]]
     assert of_dsvi[["data sets", "training s per fit", "range", "training s in total"]].tolist() == [2, "-", "-", "-"]
-    scores["seconds_train"] = np.where(scores["method"] == "svgp", 1.0, np.nan)
-    scores.to_parquet(folder / "scores.parquet")
+    change_scores(folder, seconds_train=lambda scores: scores["seconds_train"].where(scores["method"] == "svgp"))
     (text,) = draw(View(folder), "pareto").axes[0].texts
     assert "No front" in text.get_text()
 
 
 @pytest.mark.parametrize("name", ["critical_difference", "performance_profile", "pareto"])
 def test_committed_records_are_enough(small, tmp_path, name):
-    study = json.loads((small / "study.json").read_text())
-    (tmp_path / "study.json").write_text(json.dumps(study))
+    shutil.copy(small / "study.json", tmp_path)
     pd.read_parquet(small / "scores.parquet").to_csv(tmp_path / "scores.csv", index=False)
     shown = [axis.get_title("left") for axis in draw(View(tmp_path), name).axes]
     assert "Regression, MNLL (1 data set)" in shown

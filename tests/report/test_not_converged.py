@@ -1,11 +1,9 @@
 """What a study prints of Markov chains that have not converged: visible everywhere, compared nowhere."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_study import CHAINS, build
+from synthetic_study import CHAINS, all_done, build, change_study, with_scores
 
 from gpbench.cli import advise
 from gpbench.report.figures import draw
@@ -54,14 +52,8 @@ def folder(tmp_path_factory):
         for row in (3, 20, 37)
     ]
     pd.concat(drawn).to_parquet(folder / "chains.parquet")
-    study = json.loads((folder / "study.json").read_text())
-    study |= {"r_hat": LIMIT, "tables": ["chains"], "figures": ["traces"], "pairs": [["bsgp_2", "svgp"]]}
-    (folder / "study.json").write_text(json.dumps(study))
+    change_study(folder, r_hat=LIMIT, tables=["chains"], figures=["traces"], pairs=[["bsgp_2", "svgp"]])
     return folder
-
-
-def all_done(*_):
-    return "done", ""
 
 
 @pytest.fixture
@@ -135,9 +127,12 @@ def test_a_chain_that_diverged_leaves_its_cell_incomplete(folder, tmp_path):
     scores = pd.read_parquet(folder / "scores.parquet")
     lost = (scores["method"] == "bsgp_1") & (scores["dataset"] == "boston") & (scores["fit_id"].str.endswith("-0-2"))
     scores.loc[lost, ["status", "gate", "mnll"]] = ["diverged", "", np.nan]
-    scores.to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((folder / "study.json").read_text())
-    cell = View(tmp_path).cells("mnll").set_index(["method", "dataset"]).loc["bsgp_1", "boston"]
+    cell = (
+        View(with_scores(folder, scores, tmp_path))
+        .cells("mnll")
+        .set_index(["method", "dataset"])
+        .loc["bsgp_1", "boston"]
+    )
     assert (cell["n"], bool(cell["complete"]), cell["statuses"]) == (SPLITS, False, "1 diverged")
 
 
@@ -165,9 +160,9 @@ def test_chains_that_never_move_have_no_r_hat_over_rows(view, monkeypatch):
 
 
 def test_table_of_chains_of_which_no_number_is_known(folder, tmp_path):
-    pd.read_parquet(folder / "scores.parquet").assign(chains=np.nan).to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((folder / "study.json").read_text())
-    assert set(TABLES["chains"].function(View(tmp_path)).shown["chains x draws"]) == {"- x 40"}
+    scores = pd.read_parquet(folder / "scores.parquet").assign(chains=np.nan)
+    view = View(with_scores(folder, scores, tmp_path))
+    assert set(TABLES["chains"].function(view).shown["chains x draws"]) == {"- x 40"}
 
 
 def test_traces_show_three_rows_of_the_first_split_a_line_a_chain(view, folder):
@@ -194,10 +189,9 @@ def test_advice_says_why_methods_are_left_out_and_names_no_cheapest_of_equals(fo
     scores.loc[equal, "seconds_train"] = np.where(scores.loc[equal, "method"] == "svgp", 2.979, 2.981)
     rng = np.random.default_rng(0)
     scores.loc[equal, "mnll"] = 0.1 * (scores["method"] == "svgp") + rng.normal(size=len(scores))
-    scores.to_parquet(tmp_path / "scores.parquet")
-    study = json.loads((folder / "study.json").read_text()) | {"datasets": ["boston"], "methods": METHODS[:3]}
-    study["expected"] = [cell for cell in study["expected"] if cell[0] in METHODS[:3] and cell[1] == "boston"]
-    (tmp_path / "study.json").write_text(json.dumps(study))
+    with_scores(folder, scores, tmp_path)
+    expected = [[method, "boston", split] for method in METHODS[:3] for split in range(SPLITS)]
+    change_study(tmp_path, datasets=["boston"], methods=METHODS[:3], expected=expected)
     _, lines = advise._recommendation(View(tmp_path), "boston")
     assert any(line.startswith("  not compared: bsgp_2 (2 of 3 not converged); ") for line in lines)
     assert sum("not told from" in line for line in lines) == 1

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from html_page import Page, png_size
 from synthetic_samplers import build_samplers
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores, change_study
 
 from gpbench.report import figures, registry
 from gpbench.report.__main__ import main
@@ -141,6 +141,18 @@ def test_page_of_committed_records_is_complete(written, published, tmp_path, mon
     assert "was not written" not in made
     assert {"figure-cost", "scorecard"} <= set(Page(made).ids)
     assert "figure-calibration" not in Page(made).ids, "records hold no test points"
+
+
+def test_a_page_of_committed_records_compares_them_with_those_at_other_budgets(published, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "FIGURES", {"rank_by_budget": registry.FIGURES["rank_by_budget"]})
+    monkeypatch.setattr(registry, "TABLES", {})
+    for budget in ("quick", "paper"):
+        folder = build(tmp_path / budget, ["svgp", "constant"], ["boston"], 2, all_done)
+        change_scores(folder, budget=budget)
+        change_study(folder, budget=budget, figures=["rank_by_budget"])
+        pd.read_parquet(folder / "scores.parquet").to_csv(folder / "scores.csv", index=False)
+    page = pages.write_page(View(tmp_path / "paper"), tmp_path, published)
+    assert "figure-rank_by_budget" in Page(page.read_text()).ids
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import texts
 from synthetic_study import build
 
 from gpbench.report.figures import draw, write_figure
@@ -15,10 +16,6 @@ SIDE, TESTED = 4, 40
 def shown(axis) -> np.ndarray:
     """The values of a mosaic, NaN where it is blank."""
     return np.ma.filled(axis.images[0].get_array().astype(float), np.nan)
-
-
-def texts(figure) -> str:
-    return " | ".join(item.get_text() for item in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
 def surface(layer: int, output: int, mean) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
-from synthetic_study import build
+from synthetic_study import add_replica, build
 
 from gpbench.report.figures import covariance, draw, inducing, write_figure
 from gpbench.report.view import View
@@ -16,9 +16,7 @@ X0, X1 = np.linspace(-2, 2, 9), np.linspace(-1, 1, 5)
 def two_chains(folder, methods, datasets, status):
     """A study whose every fit has a second chain `FIT-1`."""
     build(folder, methods, datasets, 1, status)
-    scores = pd.read_parquet(folder / "scores.parquet")
-    second = scores.assign(replica=1, fit_id=scores["fit_id"] + "-1")
-    pd.concat([scores, second], ignore_index=True).to_parquet(folder / "scores.parquet")
+    add_replica(folder)
 
 
 def classified(chain: int) -> pd.DataFrame:

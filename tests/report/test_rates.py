@@ -75,5 +75,14 @@ def test_bins_are_those_of_the_split_that_is_drawn(tmp_path):
     np.testing.assert_array_equal(line.get_xdata(), LINE["x0"])
 
 
+def test_the_split_that_is_drawn_is_one_whose_inputs_are_known(tmp_path):
+    """Of the first one a closed form alone is finished, say, which is not asked for its inputs."""
+    view = with_rates(tmp_path / "s", LINE)
+    inputs = pd.read_parquet(view.folder / "inputs.parquet")
+    inputs[inputs["fit_id"] == "svgp-boston-1"].to_parquet(view.folder / "inputs.parquet")
+    (line,) = draw(view, "rates").axes[1].lines
+    np.testing.assert_allclose(line.get_ydata(), np.arange(12.0) + 50)
+
+
 def test_without_the_probe_it_says_what_is_missing(small):
     assert draw(View(small), "rates").get_label().startswith("No rates: inputs.parquet is missing")

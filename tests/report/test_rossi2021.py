@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 from scipy import stats
-from synthetic_study import build
+from synthetic_study import all_done, build
 
 from gpbench import config
 from gpbench.report.figures import draw, intervals
@@ -39,7 +39,7 @@ ROW |= {"ours_metric": "mnll", "factor": 1, "study": ""}
 def view(tmp_path_factory):
     """Four methods on two data sets and eight splits, published numbers for all on boston, one far off."""
     folder = build(
-        tmp_path_factory.mktemp("rossi") / "s", list(LABELS), ["boston", "yacht"], 8, lambda *_: ("done", ""),
+        tmp_path_factory.mktemp("rossi") / "s", list(LABELS), ["boston", "yacht"], 8, all_done,
         settings=SETTINGS,
     )  # fmt: skip
     scores = pd.read_parquet(folder / "scores.parquet")
@@ -153,7 +153,7 @@ def test_pairing_finds_what_the_differences_of_folds_hide(view):
 def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
     found = p_values(view).iloc[0]
     boston, _ = draw(view, "p_values").axes
-    drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in "os"}
+    drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in ("o", "s")}
     assert drawn == {"o": found["p_paired"], "s": found["p_unpaired"]}
     row = TABLES["p_values"].function(view).shown.iloc[0]
     assert (row["p, paired"], row["smallest possible p"]) == ("0.00391", "0.00391")

@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import texts
 from matplotlib.figure import Figure
 from scipy import stats
 from synthetic_samplers import (
@@ -17,7 +18,7 @@ from synthetic_samplers import (
     build_sizes,
     build_weights,
 )
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores
 
 from gpbench.report.figures import calibration, chains, draw, r_hat
 from gpbench.report.registry import TABLES
@@ -38,10 +39,6 @@ def view(tmp_path_factory):
 @pytest.fixture(scope="module")
 def sizes(tmp_path_factory):
     return View(build_sizes(tmp_path_factory.mktemp("sizes") / "s"))
-
-
-def texts(figure):
-    return " | ".join(item.get_text() for item in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
 def test_the_limit_of_two_chains_of_two_draws_by_hand():
@@ -226,9 +223,8 @@ def test_abstention_is_of_the_smallest_size(sizes):
 @pytest.mark.parametrize("name", ["score_against_n", "abstention"])
 def test_a_data_set_whose_scores_are_undefined_keeps_its_name(tmp_path, name):
     folder = build_sizes(tmp_path / "s", datasets=["banana"])
-    scores, points = (pd.read_parquet(folder / f"{table}.parquet") for table in ("scores", "points"))
-    scores.assign(auc=np.nan, accuracy=np.nan).to_parquet(folder / "scores.parquet")
-    points.assign(y=1).to_parquet(folder / "points.parquet")
+    change_scores(folder, auc=np.nan, accuracy=np.nan)
+    pd.read_parquet(folder / "points.parquet").assign(y=1).to_parquet(folder / "points.parquet")
     figure = draw(View(folder), name)
     assert "undefined" in texts(figure)
     assert figure.axes[0].axison, "an axis that is off has no label"
@@ -284,7 +280,7 @@ def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tm
 
 def test_weights_of_kernels_stand_fold_by_fold(tmp_path):
     folder = tmp_path / "s"
-    build(folder, ["svgp"], ["digits"], 2, lambda *_: ("done", ""))
+    build(folder, ["svgp"], ["digits"], 2, all_done)
     learned = {"svgp-digits-0": [0.1, 0.9], "svgp-digits-1": [1.0, 0.0]}
     rows = [
         pd.DataFrame({"fit_id": fit, "source": ["GM", "WM"], "weight": weights}) for fit, weights in learned.items()

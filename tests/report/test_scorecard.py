@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 from synthetic_samplers import build_samplers
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores, change_study
 
 from gpbench.errors import UserError
 from gpbench.report.figures import draw
@@ -25,9 +25,7 @@ SD = 0.01 * np.sqrt(2.5)
 def steady(tmp_path_factory):
     """SVGP on boston: an MNLL of 2.5 with a standard deviation of SD over five splits."""
     folder = build(tmp_path_factory.mktemp("steady") / "s", ["svgp"], ["boston"])
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores["mnll"] = 2.5 + 0.01 * np.array([-2, -1, 0, 1, 2])
-    scores.to_parquet(folder / "scores.parquet")
+    change_scores(folder, mnll=2.5 + 0.01 * np.array([-2, -1, 0, 1, 2]))
     return View(folder)
 
 
@@ -105,7 +103,7 @@ def test_a_side_without_spread_is_given_that_of_the_other(steady):
 
 def test_without_any_spread_nothing_is_judged(tmp_path):
     """One split of ours, and then a published spread that stands in."""
-    view = View(build(tmp_path / "s", ["svgp"], ["boston"], 1, lambda *_: ("done", "")))
+    view = View(build(tmp_path / "s", ["svgp"], ["boston"], 1, all_done))
     assert verdict(view, spread=np.nan, spread_kind="", splits=20) == "not judged: no spread on either side"
     found = scorecard(view, pd.DataFrame([row(view, spread=0.01, splits=20)])).iloc[0]
     assert (found["verdict"], found["spread_assumed"]) == ("agrees", "ours")
@@ -129,9 +127,8 @@ def test_protocol_budget_and_commit_stand_beside_ours(view):
 def test_settings_that_a_run_was_given_are_printed(tmp_path):
     """Not those of the study, such as its budget and its splits."""
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
-    study = json.loads((folder / "study.json").read_text())
     given = "snakemake --config study=s overrides='budget=paper study.splits=8 svgp.batch_size=1000 *.steps=5'"
-    (folder / "study.json").write_text(json.dumps(study | {"command": given}))
+    change_study(folder, command=given)
     table = to_table(scorecard(View(folder), pd.DataFrame([row(View(folder))])))
     assert run_settings(f"{given[:-1]} study.tune=3'") == ("s", "svgp.batch_size=1000 *.steps=5 study.tune=3")
     assert table.data["ours_settings"][0] == "svgp.batch_size=1000 *.steps=5"
@@ -155,8 +152,7 @@ def test_a_number_stands_for_the_method_that_the_study_has(view):
 
 def test_a_study_may_be_compared_with_no_paper(published, tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
-    study = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(study | {"published": []}))
+    change_study(folder, published=[])
     write_scorecard(View(folder), published, folder)
     assert pd.read_csv(folder / "scorecard.csv").empty
     assert "compared with no paper" in (folder / "scorecard.md").read_text()
@@ -249,8 +245,7 @@ SAMPLED = {"ours_method": "svgp", "ours_metric": "ess_percent", "factor": 1, "va
 def without_a_gate(folder, **changes):
     """A run of chains whose budget sets no limit, with other values in the second split."""
     build_samplers(folder, ["svgp"], ["boston"])
-    study = json.loads((folder / "study.json").read_text())
-    (folder / "study.json").write_text(json.dumps(study | {"r_hat": None}))
+    change_study(folder, r_hat=None)
     scores = pd.read_parquet(folder / "scores.parquet").assign(gate="", chains=4.0, draws=2000.0)
     for name, value in changes.items():
         scores.loc[scores["split"] == 1, name] = value
@@ -274,7 +269,7 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
 
 def test_equal_scores_of_a_few_splits_are_no_certainty(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"], 2)
-    pd.read_parquet(folder / "scores.parquet").assign(mnll=2.5).to_parquet(folder / "scores.parquet")
+    change_scores(folder, mnll=2.5)
     found = [verdict(View(folder), value=value, spread=np.nan, spread_kind="") for value in (-2.3, -2.5)]
     assert found == ["not judged: no spread on either side", "agrees"]
 
@@ -308,13 +303,13 @@ def test_effective_sample_sizes_of_short_chains_are_not_compared(tmp_path, lengt
 
 def test_what_still_improves_is_judged_after_as_many_updates_as_were_published(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
-    scores = pd.read_parquet(folder / "scores.parquet").assign(convergence="still improving", gate="failed")
+    change_scores(folder, convergence="still improving", gate="failed")
     for budget, overrides, is_judged in (
         ("quick", "", False),
         ("paper", "jitter=1e-5", True),
         ("paper", "steps=9", False),
     ):
-        scores.assign(budget=budget, overrides=overrides).to_parquet(folder / "scores.parquet")
+        change_scores(folder, budget=budget, overrides=overrides)
         found = card(View(folder))
         assert (verdicts.kind(found["verdict"]) in verdicts.JUDGED) == is_judged
         assert found["compared"] == "5 not converged"
@@ -322,12 +317,11 @@ def test_what_still_improves_is_judged_after_as_many_updates_as_were_published(t
 
 def test_fits_without_a_record_of_their_convergence_are_judged_as_long_as_published_alone(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
-    scores = pd.read_parquet(folder / "scores.parquet").assign(convergence="")
-    scores.to_parquet(folder / "scores.parquet")
+    change_scores(folder, convergence="")
     assert verdict(View(folder)) == "not judged: no record says whether ours have converged"
-    scores.assign(budget="paper").to_parquet(folder / "scores.parquet")
+    change_scores(folder, budget="paper")
     assert verdict(View(folder)) in verdicts.JUDGED
-    scores.assign(steps=np.nan).to_parquet(folder / "scores.parquet")  # of a closed form
+    change_scores(folder, budget="quick", steps=np.nan)  # of a closed form
     assert verdict(View(folder)) in verdicts.JUDGED
 
 
@@ -354,8 +348,7 @@ def test_the_spread_of_r_hat_follows_from_its_number_of_chains(chains, times):
 
 def test_one_r_hat_beside_one_r_hat_is_shown_by_the_number_of_chains(tmp_path):
     folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"], splits=1)
-    scores = pd.read_parquet(folder / "scores.parquet").assign(r_hat_classic=1.01, chains=10.0)
-    scores.to_parquet(folder / "scores.parquet")
+    change_scores(folder, r_hat_classic=1.01, chains=10.0)
     printed = {"ours_method": "svgp", "ours_metric": "r_hat_classic", "factor": 1, "splits": 1, "spread": np.nan}
     cards = [card(View(folder), **printed | {"value": value, "spread_kind": ""}) for value in (1.02, 1.3, 2.0)]
     assert [found["verdict"] for found in cards] == ["inconclusive: one data set on each side"] * 3

@@ -1,8 +1,8 @@
 """What the scorecard makes of chains on one data set, or on few."""
 
-import pandas as pd
 import pytest
 from synthetic_samplers import build_samplers
+from synthetic_study import change_scores
 from test_scorecard import card
 
 from gpbench.report.view import View
@@ -16,8 +16,7 @@ def folder(tmp_path):
 
 
 def rewritten(folder, **columns) -> View:
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores.assign(**{name: values(scores) for name, values in columns.items()}).to_parquet(folder / "scores.parquet")
+    change_scores(folder, **columns)
     return View(folder)
 
 

@@ -1,12 +1,11 @@
 """Figures and tables of solvers, of condition numbers, of chains side by side, and of errors at equal seconds."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
+from figure_texts import texts
 from synthetic_samplers import build_samplers
-from synthetic_study import build
+from synthetic_study import all_done, build, change_scores, change_study
 
 from gpbench.report.figures import draw, write_figure
 from gpbench.report.tables import preconditioners
@@ -16,10 +15,6 @@ METHODS = {"svgp": "none", "bsgp_1": "nystrom", "bsgp_2": "ski"}
 """Names that the synthetic study knows -> the preconditioner that each stands for."""
 FIGURES = ("preconditioners", "preconditioner_seconds", "condition_numbers", "by_condition")
 CAP = 100
-
-
-def texts(figure):
-    return " | ".join(item.get_text() for item in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
 def rows(preconditioner):
@@ -44,18 +39,15 @@ def rows(preconditioner):
     )
 
 
-def build_systems(folder, methods=tuple(METHODS), status=lambda *_: ("done", "")):
+def build_systems(folder, methods=tuple(METHODS), status=all_done):
     """Write a study of kind `solve`."""
     build(folder, methods, ["boston"], 1, status)
-    scores = pd.read_parquet(folder / "scores.parquet").assign(kind="solve")
-    scores.to_parquet(folder / "scores.parquet")
-    done = scores[scores["status"] == "done"]
+    change_scores(folder, kind="solve")
+    done = pd.read_parquet(folder / "scores.parquet").query("status == 'done'")
     parts = [rows(METHODS[row.method]).assign(fit_id=row.fit_id) for row in done.itertuples()]
     if parts:
         pd.concat(parts).to_parquet(folder / "systems.parquet")
-    study = json.loads((folder / "study.json").read_text())
-    settings = {method: {"preconditioner": METHODS[method]} for method in methods}
-    (folder / "study.json").write_text(json.dumps(study | {"kind": "solve", "settings": settings}))
+    change_study(folder, kind="solve", settings={method: {"preconditioner": METHODS[method]} for method in methods})
     return folder
 
 
@@ -155,7 +147,7 @@ def test_running_moments_have_three_lines_a_chain(tmp_path):
 
 
 def test_a_method_that_has_ended_goes_on_to_the_end_of_the_others(tmp_path):
-    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston"], 2, lambda *_: ("done", ""))
+    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston"], 2, all_done)
     traces = pd.read_parquet(folder / "traces.parquet")
     traces.assign(rmse=np.exp(traces["mnll"])).to_parquet(folder / "traces.parquet")
     axis = draw(View(folder), "error_at_equal_seconds").axes[0]

@@ -1,12 +1,11 @@
 """What a study prints of fits by gradients that still improve: marked everywhere, left out where its budget says so."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_study import build
+from synthetic_study import all_done, build, change_study
 
+from gpbench.errors import UserError
 from gpbench.report.figures import draw
 from gpbench.report.figures.ranks import mean_ranks, runs_of
 from gpbench.report.page import facts
@@ -21,10 +20,6 @@ from projects import REPOSITORY
 
 SHOWN = ["svgp", "dsvi", "dgp_rff", "constant"]
 LIMIT = 0.02
-
-
-def all_done(*_):
-    return "done", ""
 
 
 def study(folder, limit=None, budget="quick", quick=1.0):
@@ -45,8 +40,7 @@ def study(folder, limit=None, budget="quick", quick=1.0):
     for name, value in certificate.items():
         scores[name] = np.where(first, value, np.nan)
     scores.to_parquet(folder / "scores.parquet")
-    content = json.loads((folder / "study.json").read_text()) | {"gain": limit, "budget": budget, "r_hat": None}
-    (folder / "study.json").write_text(json.dumps(content))
+    change_study(folder, gain=limit, budget=budget, r_hat=None)
     return View(folder)
 
 
@@ -181,12 +175,18 @@ def test_a_study_that_builds_on_another_is_compared_with_it(tmp_path):
     """As the committed run uci_converged, whose title goes on where that of uci_common ends."""
     quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="converged", quick=10.0)
     for folder, more in ((longer.folder, ", converged"), (quick.folder, "")):
-        content = json.loads((folder / "study.json").read_text())
-        (folder / "study.json").write_text(json.dumps(content | {"title": "UCI" + more}))
+        change_study(folder, title="UCI" + more)
     for folder, budgets in ((longer.folder, ["converged", "quick"]), (quick.folder, ["quick", "converged"])):
         assert [run.study["budget"] for run in runs_of(View(folder))] == budgets
     runs = runs_of(View(REPOSITORY / "docs" / "results" / "uci_converged"))
     assert [run.study["name"] for run in runs] == ["uci_converged", "uci_common"]
+
+
+def test_a_folder_beside_it_that_describes_no_study_is_one_line(ranked, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "study.json").write_text("{}")
+    with pytest.raises(UserError, match=r"other/study\.json is damaged \(it describes no study\)"):
+        runs_of(ranked)
 
 
 def test_one_budget_alone_says_so(ranked):

@@ -1,9 +1,9 @@
-import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_study import build
+from synthetic_study import all_done, build, change_study, with_scores
 
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import paired_difference
@@ -59,9 +59,8 @@ def test_means_that_differ_by_rounding_alone_are_both_the_best(study, tmp_path):
     scores, errors = pd.read_parquet(study / "scores.parquet"), np.array([1, 2, 3, 5, 7]) / 350
     for method, values in {"svgp": errors, "dsvi": [float(f"{error:.10g}") for error in errors]}.items():
         scores.loc[(scores["method"] == method) & (scores["dataset"] == "digits"), "error"] = values
-    scores.to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((study / "study.json").read_text())
-    data = TABLES["classification_error"].function(View(tmp_path)).data.query("dataset == 'digits'").set_index("method")
+    view = View(with_scores(study, scores, tmp_path))
+    data = TABLES["classification_error"].function(view).data.query("dataset == 'digits'").set_index("method")
     assert data.loc["svgp", "mean"] != data.loc["dsvi", "mean"]
     assert sorted(data.index[data["best"]]) == ["dsvi", "svgp"]
 
@@ -162,9 +161,7 @@ def test_columns_that_no_fit_filled_may_be_absent(small, tmp_path):
     scores = scores[
         ["fit_id", "kind", "method", "label", "dataset", "protocol", "budget", "overrides", "split", "task"]
     ]
-    scores.assign(replica=0, status="skipped", reason="no").to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((small / "study.json").read_text())
-    view = View(tmp_path)
+    view = View(with_scores(small, scores.assign(replica=0, status="skipped", reason="no"), tmp_path))
     assert TABLES["regression_mnll"].function(view).shown["boston"].tolist() == ["skipped: no"] * 2
     assert TABLES["classification_error"].function(view).shown["banana"].tolist() == ["skipped: no"] * 2
     assert TABLES["cost"].function(view).shown["finished fits"].tolist() == [0, 0]
@@ -193,7 +190,7 @@ def test_treatments_are_compared_on_paired_splits(probed):
 def test_methods_of_one_treatment_and_number_of_features_have_rows_of_their_own(tmp_path):
     treatments = {"svgp": "var_fixed", "dsvi": "var_fixed", "bsgp_1": "var_resampled", "bsgp_2": "var_resampled"}
     settings = {method: {"frequencies": name, "num_features": 10} for method, name in treatments.items()}
-    view = View(build(tmp_path / "s", list(settings), ["boston"], 2, lambda *_: ("done", ""), settings=settings))
+    view = View(build(tmp_path / "s", list(settings), ["boston"], 2, all_done, settings=settings))
     table, means = TABLES["features"].function(view), view.per_split("mnll", "boston").mean()
     found = table.data[table.data["metric"] == "mnll"].set_index("var_fixed")
     assert found["var_resampled"].to_dict() == {"svgp": "bsgp_1", "dsvi": "bsgp_2"}
@@ -202,7 +199,7 @@ def test_methods_of_one_treatment_and_number_of_features_have_rows_of_their_own(
 
 
 def test_comparisons_over_tasks_that_a_study_lacks_are_left_out(tmp_path):
-    view = View(build(tmp_path / "s", ["svgp", "constant"], ["boston"], 2, lambda *_: ("done", "")))
+    view = View(build(tmp_path / "s", ["svgp", "constant"], ["boston"], 2, all_done))
     assert not any("Classification" in column for column in TABLES["ranks"].function(view).shown)
     assert [*statistics(view)["comparisons"]] == ["all_mnll", "regression_mnll", "regression_rmse"]
 
@@ -240,12 +237,9 @@ def test_too_few_draws_or_none_leave_an_empty_table(probed, small, tmp_path):
 
 
 def test_differences_are_paired_over_splits(study, tmp_path):
-    content = json.loads((study / "study.json").read_text())
-    for path in study.glob("*.parquet"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    content["pairs"] = [["dsvi", "svgp"], ["bsgp_2", "svgp"]]
-    (tmp_path / "study.json").write_text(json.dumps(content))
-    view = View(tmp_path)
+    folder = shutil.copytree(study, tmp_path / "pairs")
+    change_study(folder, pairs=[["dsvi", "svgp"], ["bsgp_2", "svgp"]])
+    view = View(folder)
     table = TABLES["differences"].function(view)
     data = table.data.set_index(["dataset", "a", "metric"])
     scores = view.per_split("rmse", "concrete")
@@ -258,8 +252,7 @@ def test_differences_are_paired_over_splits(study, tmp_path):
 
 def test_one_split_has_a_difference_without_an_interval(tmp_path):
     folder = build(tmp_path / "one", ["svgp", "constant"], ["boston"], 1)
-    content = json.loads((folder / "study.json").read_text()) | {"pairs": [["svgp", "constant"]]}
-    (folder / "study.json").write_text(json.dumps(content))
+    change_study(folder, pairs=[["svgp", "constant"]])
     view = View(folder)
     table = TABLES["differences"].function(view)
     scores = view.per_split("mnll", "boston").loc[0]

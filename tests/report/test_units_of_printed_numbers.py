@@ -1,10 +1,9 @@
 """Units and spreads of printed numbers beside ours, and what counts as a run of ours."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from synthetic_samplers import build_samplers
-from synthetic_study import build
+from synthetic_study import add_replica, build
 from test_scorecard import card, verdict
 
 from gpbench.report.scorecard import verdicts
@@ -26,9 +25,7 @@ def test_the_rounding_of_a_percentage_is_a_hundredth_of_it_in_our_units(small_vi
 def test_repeated_fits_of_a_split_are_one_run(tmp_path):
     """Of predictions, whose mean is over splits; with chains each is a run."""
     folder = build(tmp_path / "s", ["svgp"], ["boston"])
-    scores = pd.read_parquet(folder / "scores.parquet")
-    copies = scores.assign(replica=1, fit_id=scores["fit_id"] + "-1")
-    pd.concat([scores, copies], ignore_index=True).to_parquet(folder / "scores.parquet")
+    add_replica(folder)
     found = card(View(folder))
     assert (found["ours_n"], verdicts.kind(found["verdict"]) in verdicts.JUDGED) == (5, True)
 

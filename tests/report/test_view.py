@@ -1,9 +1,10 @@
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
-from synthetic_study import DATASETS, METHODS, build
+from synthetic_study import DATASETS, METHODS, all_done, build, change_study, with_scores
 
 from gpbench.errors import UserError
 from gpbench.report.view import View, load
@@ -57,25 +58,21 @@ def test_splits_that_others_did_not_give_are_named(small, tmp_path):
 
 
 def test_replicas_of_a_split_are_averaged_first(small, tmp_path):
-    folder = tmp_path / "replicas"
-    folder.mkdir()
     scores = pd.read_parquet(small / "scores.parquet")
     extra = scores[(scores["method"] == "svgp") & (scores["dataset"] == "boston") & (scores["split"] == 0)]
     doubled = pd.concat([scores, extra.assign(replica=1, fit_id="other", mnll=extra["mnll"] + 3.0)])
-    doubled.to_parquet(folder / "scores.parquet")
-    (folder / "study.json").write_text((small / "study.json").read_text())
-    before, after = View(small).per_split("mnll", "boston"), View(folder).per_split("mnll", "boston")
+    views = View(small), View(with_scores(small, doubled, tmp_path))
+    before, after = (view.per_split("mnll", "boston") for view in views)
     assert after.loc[0, "svgp"] == pytest.approx(before.loc[0, "svgp"] + 1.5)
     assert after.loc[1:].equals(before.loc[1:])
 
 
 def test_replicas_of_a_split_have_one_row_each(probed, tmp_path):
-    study = json.loads((probed / "study.json").read_text())
-    study["expected"] += [["bsgp_2", "boston", 0]] * 3  # a plan lists every replica
-    for name in ("scores", "layers"):
-        (tmp_path / f"{name}.parquet").write_bytes((probed / f"{name}.parquet").read_bytes())
-    (tmp_path / "study.json").write_text(json.dumps(study))
-    view = View(tmp_path)
+    folder = shutil.copytree(probed, tmp_path / "replicas")
+    (folder / "bounds.parquet").unlink()
+    # a plan lists every replica
+    change_study(folder, expected=View(probed).study["expected"] + [["bsgp_2", "boston", 0]] * 3)
+    view = View(folder)
     assert not view.fits["fit_id"].duplicated().any()
     assert len(view.probe("layers")) == len(pd.read_parquet(probed / "layers.parquet"))
     assert view.probe("bounds").empty
@@ -83,14 +80,12 @@ def test_replicas_of_a_split_have_one_row_each(probed, tmp_path):
 
 def test_chains_that_were_not_run_are_counted_one_by_one(tmp_path):
     """Of two splits with ten chains each, one was run: 10 of 20 fits."""
-    build(tmp_path, ["bsgp_1"], ["boston"], 1, lambda *_: ("done", ""))
+    build(tmp_path, ["bsgp_1"], ["boston"], 1, all_done)
     scores = pd.read_parquet(tmp_path / "scores.parquet")
     pd.concat([scores.assign(replica=r, fit_id=f"chain-{r}") for r in range(10)]).to_parquet(
         tmp_path / "scores.parquet"
     )
-    study = json.loads((tmp_path / "study.json").read_text())
-    study["expected"] = [["bsgp_1", "boston", split] for split in (0, 1) for _ in range(10)]
-    (tmp_path / "study.json").write_text(json.dumps(study))
+    change_study(tmp_path, expected=[["bsgp_1", "boston", split] for split in (0, 1) for _ in range(10)])
     fits = View(tmp_path).fits
     assert fits["status"].value_counts().to_dict() == {"done": 10, "missing": 10}
     assert fits.groupby(["split", "status"])["replica"].apply(sorted).tolist() == [[*range(10)]] * 2
@@ -107,27 +102,22 @@ def test_a_grid_holds_the_methods_that_set_all_its_keys(probed_view):
 def test_averaging_over_two_protocols_budgets_or_settings_is_refused(small, tmp_path, column):
     scores = pd.read_parquet(small / "scores.parquet")
     scores.loc[(scores["dataset"] == "boston") & (scores["split"] == 2), column] = "another"
-    scores.to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((small / "study.json").read_text())
     with pytest.raises(UserError, match=f"mixes {column} .*'another' .*fits.*not comparable"):
-        View(tmp_path).cells("mnll")
+        View(with_scores(small, scores, tmp_path)).cells("mnll")
 
 
 def test_the_same_settings_in_another_order_are_no_mixture(small, tmp_path):
     scores = pd.read_parquet(small / "scores.parquet")
     scores["overrides"] = ["layers=3 decay=.3", "decay=.3 layers=3"] * (len(scores) // 2) + [None] * (len(scores) % 2)
-    scores.to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((small / "study.json").read_text())
     one = scores[scores["overrides"].notna() & (scores["method"] == scores["method"][0])]
     assert one.groupby("dataset")["overrides"].nunique().max() == 2
-    View(tmp_path).cells("mnll")
+    View(with_scores(small, scores, tmp_path)).cells("mnll")
 
 
 def test_a_missing_file_and_an_unknown_status_are_reported(small, tmp_path):
     with pytest.raises(UserError, match=r"study.json is missing; run the study's collect step"):
         View(tmp_path).cells("mnll")
-    pd.read_parquet(small / "scores.parquet").assign(status="doen").to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    with_scores(small, pd.read_parquet(small / "scores.parquet").assign(status="doen"), tmp_path)
     with pytest.raises(UserError, match="unknown status 'doen'.*did you mean 'done'"):
         View(tmp_path).cells("mnll")
 
@@ -139,9 +129,8 @@ def test_an_unknown_metric_is_reported(view):
 
 def test_other_kinds_of_fits_stay_out(small, tmp_path):
     scores = pd.read_parquet(small / "scores.parquet")
-    pd.concat([scores, scores.assign(kind="sample", mnll=99.0)]).to_parquet(tmp_path / "scores.parquet")
-    (tmp_path / "study.json").write_text((small / "study.json").read_text())
-    pd.testing.assert_frame_equal(View(tmp_path).cells("mnll"), View(small).cells("mnll"))
+    folder = with_scores(small, pd.concat([scores, scores.assign(kind="sample", mnll=99.0)]), tmp_path)
+    pd.testing.assert_frame_equal(View(folder).cells("mnll"), View(small).cells("mnll"))
 
 
 def test_order_is_the_study_s(tmp_path):

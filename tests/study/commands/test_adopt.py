@@ -7,15 +7,14 @@ import shutil
 
 import pytest
 
-from gpbench import config, places
-from gpbench.data.prepare import prepare
+from gpbench import places
 from gpbench.study.commands import job
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
 from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
-from projects import copy_project
+from projects import prepared_project
 
 STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
 NAME = planning.run_name("default", STUDY)
@@ -24,14 +23,11 @@ NAME = planning.run_name("default", STUDY)
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
     """A project with a study that was fitted and recorded."""
-    where = places.Places(root := copy_project(tmp_path_factory.mktemp("recorded") / "project"), root / "store")
-    where.store.mkdir()
-    for dataset in ("boston", "wine"):
-        prepare(config.compose(where.conf, "dataset", dataset), where)
+    where = prepared_project(tmp_path_factory.mktemp("recorded") / "project", "boston", "wine")
     plan = planning.make(where, "default", STUDY)
     job.run_groups(tuple(group for batch in plan.batches for group in batch.groups), where)
     assert collect.record(where, plan.frozen) == (8, 8)
-    return root
+    return where.root
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from cases import STEPS, Case, assert_same, group, trained_by, with_hyper
+from cases import STEPS, Case, assert_same, group, trained_by
 from gpbench.errors import UserError
 from gpbench.study.fitting import lightning_module
 from gpbench.study.fitting.distributed import asynchronous, parameter_server
@@ -24,9 +24,7 @@ ENDLESS = 40_000
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory):
-    made = Case("dgp_rff", "regression", tmp_path_factory)
-    made.cell = with_hyper(made.cell, batch_size=16)
-    return made
+    return Case("dgp_rff", "regression", tmp_path_factory, hyper={"batch_size": 16})
 
 
 @pytest.fixture(scope="module")

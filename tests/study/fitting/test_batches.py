@@ -15,8 +15,6 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from gpbench import config
-from gpbench.data.prepare import prepare
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.commands import job
@@ -27,7 +25,7 @@ from gpbench.study.planning import plan
 from gpbench.study.records import Batch, FitRecord, Group, from_json, to_json
 from gpbench.study.storage.store import Store
 from plugins import install
-from projects import copy_project
+from projects import prepared_project
 
 PLUGIN = Path(__file__).parent / "unruly_plugin"
 DATASET, SPLITS = "diabetes", 2
@@ -41,9 +39,7 @@ LEARNERS = (
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """A project with prepared data; the unruly methods are installed."""
-    root = copy_project(tmp_path_factory.mktemp("run") / "project")
-    where = Places(root, root / "unused")
-    prepare(config.compose(where.conf, "dataset", DATASET), where)
+    root = prepared_project(tmp_path_factory.mktemp("run") / "project", DATASET).root
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", install(PLUGIN, root.parent / "meta", patch))
         patch.setenv("GPBENCH_ROOT", str(root))
@@ -56,8 +52,7 @@ def root(tmp_path_factory):
 
 def places(root: Path, store: str) -> Places:
     """The project with a store of its own, whose spool no tracker reads."""
-    where = Places(root, root / store)
-    return where
+    return Places(root, root / store)
 
 
 def planned(where: Places, overrides: str = LEARNERS) -> Path:

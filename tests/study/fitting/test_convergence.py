@@ -8,8 +8,7 @@ import pytest
 import torch
 from scipy import stats
 
-from cases import SPLITS, STEPS, Case, assert_close, assert_same, group, numbers
-from cases import with_hyper as with_settings
+from cases import SPLITS, STEPS, Case, assert_close, assert_same, group, numbers, with_hyper
 from gpbench.errors import UserError
 from gpbench.hyper import Settings
 from gpbench.study.fitting import convergence, lightning_module
@@ -123,7 +122,7 @@ def case(tmp_path_factory):
     """Fits of fitc_svgp, of which split 1 converges first; all of them within `STEPS`."""
     case = Case("fitc_svgp", "regression", tmp_path_factory)
     what = dataclasses.replace(case.cell.what, until_converged=True)
-    case.cell = with_settings(dataclasses.replace(case.cell, what=what), decay=DECAY)
+    case.cell = with_hyper(dataclasses.replace(case.cell, what=what), decay=DECAY)
     with pytest.MonkeyPatch.context() as patch:
         least = len(case.fold.train) - 1
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cases import SPLITS, Case, group, with_hyper
+from cases import SPLITS, Case, group
 from gpbench.gp import linalg
 from gpbench.study.records import JITTER
 
@@ -11,9 +11,7 @@ TIMES, LARGEST, MATRICES = JITTER
 
 def needing(name, tmp_path_factory, **hyper):
     """Inducing inputs that no kernel tells apart."""
-    case = Case(name, "regression", tmp_path_factory)
-    case.cell = with_hyper(case.cell, jitter=1e-18, lengthscale=1e6, **hyper)
-    return case
+    return Case(name, "regression", tmp_path_factory, hyper={"jitter": 1e-18, "lengthscale": 1e6} | hyper)
 
 
 def noted(outcome):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from cases import SPLITS, STEPS, Case, assert_same, group, with_hyper
+from cases import SPLITS, STEPS, Case, assert_same, group
 from gpbench import streams
 from gpbench.methods.base import Shapes
 from gpbench.streams import Key
@@ -98,8 +98,7 @@ def test_equal_sizes_are_drawn_together_up_to_the_largest_draw(monkeypatch):
 
 
 def test_a_fit_interrupted_between_samples_and_checkpoint_resumes_bit_for_bit(tmp_path_factory, monkeypatch):
-    case = Case("dgp_rff", "regression", tmp_path_factory)
-    case.cell = with_hyper(case.cell, samples_late=3, batch_size=16)
+    case = Case("dgp_rff", "regression", tmp_path_factory, hyper={"samples_late": 3, "batch_size": 16})
     work, advance, sizes = case.folder(), lightning_module.GradientFit.advance, []
 
     def interrupted(fit, batch, noise, step):

@@ -17,14 +17,9 @@ from gpbench.study.fitting.outcome import Lost
 from gpbench.study.records import Group
 
 
-def with_hyper(case: Case, **hyper) -> Case:
-    case.cell = cases.with_hyper(case.cell, **{"batch_size": 16} | hyper)
-    return case
-
-
 @pytest.fixture
 def case(tmp_path_factory):
-    return with_hyper(Case("dgp_rff", "regression", tmp_path_factory))
+    return Case("dgp_rff", "regression", tmp_path_factory, hyper={"batch_size": 16})
 
 
 def shared(case: Case, workers: int, **how) -> Group:
@@ -122,8 +117,9 @@ def test_a_fit_that_is_not_finite_ends_as_in_one_process(case, monkeypatch):
     ],
 )
 def test_batches_that_cannot_be_shared_equally_are_refused(case, hyper, workers, said):
+    case.cell = cases.with_hyper(case.cell, **hyper)
     with pytest.raises(UserError, match=said):
-        with_hyper(case, **hyper).fit(shared(case, workers))
+        case.fit(shared(case, workers))
 
 
 def test_a_chain_is_refused(tmp_path_factory):

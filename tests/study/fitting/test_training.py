@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers
-from cases import with_hyper as with_settings
+from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers, with_hyper
 from gpbench.errors import UserError
 from gpbench.methods.base import State
 from gpbench.predictive.counts import Counts
@@ -32,12 +31,7 @@ def case(tmp_path_factory):
 @pytest.fixture(scope="module")
 def mini(tmp_path_factory):
     """Mini-batches, and a method that draws noise for its features."""
-    return with_hyper(Case("dgp_rff", "regression", tmp_path_factory), batch_size=BATCH)
-
-
-def with_hyper(case: Case, **hyper) -> Case:
-    case.cell = with_settings(case.cell, **hyper)
-    return case
+    return Case("dgp_rff", "regression", tmp_path_factory, hyper={"batch_size": BATCH})
 
 
 def test_mini_batches_of_unequal_parts_are_the_same_batched_and_looped(mini):
@@ -66,9 +60,9 @@ def test_every_block_draws_anew_and_every_time_the_same(mini):
 
 def test_a_batch_size_between_the_sizes_of_the_parts_is_refused(tmp_path_factory):
     between = Case("dgp_rff", "regression", tmp_path_factory)
-    size = len(between.fold.train) - 1
+    refused = group(with_hyper(between.cell, batch_size=len(between.fold.train) - 1), 0, 1)
     with pytest.raises(ValueError, match="change it by a row"):
-        with_hyper(between, batch_size=size).fit(group(between.cell, 0, 1))
+        between.fit(refused)
 
 
 def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(case):

@@ -34,9 +34,12 @@ def save(table: Table, dataset: Dataset, path: Path) -> None:
 
 def draw(table: Table, dataset: Dataset) -> Figure:
     """The picture as a figure: images, events, bins or columns, whichever the data set consists of."""
-    images = _images if dataset.classes else _completed
-    others = _bins if dataset.source.bins else _columns
-    figure = (_events if dataset.task == "events" else images if dataset.images else others)(table, dataset)
+    if dataset.task == "events":
+        figure = _events(table, dataset)
+    elif dataset.images:
+        figure = (_images if dataset.classes else _completed)(table, dataset)
+    else:
+        figure = (_bins if dataset.source.bins else _columns)(table, dataset)
     inputs = "" if dataset.task == "events" else f", {table.inputs.shape[1]:,} inputs"
     title = f"{dataset.title} ({dataset.name}): {len(table.inputs):,} rows{inputs}"
     figure.suptitle(textwrap.fill(title, 70), fontweight="bold")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rocrate.model.entity import Entity
     from rocrate.rocrate import ROCrate
 
-VERSION = "1.1"
 # terms missing from the context of RO-Crate 1.1
 TERMS = {"sha256": "https://schema.org/sha256"}
 FORMATS = {".parquet": "application/vnd.apache.parquet", ".md": "text/markdown", ".bib": "application/x-bibtex"}
@@ -86,7 +85,7 @@ def _crate(view: View, where: Places, files: dict[str, Path]) -> ROCrate:
     from rocrate.rocrate import ROCrate
 
     study = view.study
-    crate = ROCrate(version=VERSION)
+    crate = ROCrate(version="1.1")
     crate.metadata.extra_terms = TERMS
     crate.name, crate.datePublished = study["title"], study["created"]
     licence = metadata.metadata("gpbench")["License-Expression"]

@@ -27,6 +27,7 @@ from gpbench.report.tables.render import to_markdown
 from gpbench.report.tables.standard import table
 from gpbench.report.view import SCORED, View
 from gpbench.study.storage.challengers import NOT_OURS
+from gpbench.study.storage.committed import RESTORE
 
 RUN = "uci_converged"  # the comparison of methods, which the README shows
 RUNS = (RUN, "uci_common")  # those with pages, the second a comparison of budgets; other runs are in the scorecard
@@ -36,7 +37,6 @@ TABLES = (
     *("ranks", "cost", "status", "unfinished", "convergence"),
 )
 OF_ALL_RUNS = ("rank_by_budget",)  # figures that draw all of RUNS, the others one
-COMPARISON = "all_mnll"
 BEST = 5  # methods whose ranks the README shows
 LONGER = re.compile(r"\w+\.(steps|max_rows)=\S+|trainer\.\S+")  # settings that leave the model as it is
 
@@ -73,6 +73,8 @@ def filled(text: str, blocks: dict[str, str]) -> str:
 def joined(runs: list[Counterparts]) -> list[Joined]:
     """RUNS, with cells of others of their studies that differ in updates, a limit of rows, or the trainer alone."""
     by_name = {run.view.folder.name: run for run in runs}
+    if missing := [name for name in RUNS if name not in by_name]:
+        raise UserError(f"docs/results has no run {missing[0]}, which the documentation shows; {RESTORE}")
     base = [by_name[name] for name in RUNS]
     others = [run for run in runs if all(LONGER.fullmatch(word) for word in run.settings.split())]
     return [Joined(one.view, [run.view for run in others if run.study == one.study and run is not one]) for one in base]
@@ -80,8 +82,7 @@ def joined(runs: list[Counterparts]) -> list[Joined]:
 
 def summary(view: Joined) -> str:
     """What was run, which methods rank best by MNLL, and how many pairs of methods differ significantly."""
-    (spec,) = (spec for spec in comparisons.COMPARISONS if spec.name == COMPARISON)
-    comparison, study = comparisons.compare(view, spec), view.study
+    comparison, study = comparisons.compare(view, comparisons.OVERALL), view.study
     fits = view.fits[~view.fits["family"].isin(NOT_OURS)]
     done, lacks = fits[fits["status"].isin(SCORED)], fits.loc[fits["status"] == "missing", "method"].map(view.labels)
     missing = f"; {len(lacks)} of {', '.join(lacks.unique())} are missing" if len(lacks) else ""
@@ -98,7 +99,8 @@ def summary(view: Joined) -> str:
         best = ", ".join(f"{label} {rank:.1f}" for label, rank in ranked[:BEST])
         lacking = ", ".join(name for name in view.datasets if name not in comparison["datasets"])
         where = f"{len(comparison['datasets'])} of them" + f" (not on {lacking})" * bool(lacking)
-        for part in (s for s in comparisons.compared(view) if s.metric == spec.metric and s.tasks != spec.tasks):
+        of_tasks = [s for s in comparisons.compared(view) if s.metric == "mnll" and s is not comparisons.OVERALL]
+        for part in of_tasks:
             task, losses = part.title.split(",")[0].lower(), comparisons.complete_losses(view, part)[0]
             where += f", {len(losses.columns)} in {task} alone"
         text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
@@ -140,9 +142,9 @@ def scorecard(root: Path) -> tuple[list[Counterparts], Path, Path, Path]:
 
 def stale(root: Path) -> list[str]:
     """Documents that differ from their records, as paths from the project's root."""
-    outdated = all_runs.stale(*(parts := scorecard(root)))
-    made = texts(root, parts[0], views := joined(parts[0]))
-    outdated += [path for path, text in made.items() if not all_runs.has_text(path, text)]
+    runs, *folders = scorecard(root)
+    views, outdated = joined(runs), all_runs.stale(runs, *folders)
+    outdated += [path for path, text in texts(root, runs, views).items() if not all_runs.has_text(path, text)]
     for view in views:
         figures = {name: view.folder / "figures" / f"{name}.png" for name in FIGURES}
         outdated += [path for name, path in figures.items() if noted(path, all_runs.KEY) != digest(view, name)]
@@ -157,8 +159,10 @@ def check(root: Path) -> None:
 
 def make(root: Path) -> None:
     """Write every document; the scorecard first, because the README counts its verdicts."""
-    all_runs.write_scorecard(*(parts := scorecard(root)))
-    for path, text in texts(root, parts[0], views := joined(parts[0])).items():
+    runs, *folders = scorecard(root)
+    views = joined(runs)
+    all_runs.write_scorecard(runs, *folders)
+    for path, text in texts(root, runs, views).items():
         write_text(path, text)
     for view in views:
         for name in FIGURES:

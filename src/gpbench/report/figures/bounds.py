@@ -18,10 +18,7 @@ def bounds(view: View) -> Figure:
         for i, (method, look) in enumerate(canvas.looks(view).items()):
             of_method, finals = of_dataset.loc[of_dataset["method"] == method, "bound"], scores[method].dropna()
             if len(of_method):
-                line = {"color": look.color, "linewidth": 1.0}
-                lines: canvas.Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), line)
-                outliers = {"marker": ".", "markersize": 3, "markeredgecolor": look.color}
-                left.boxplot(of_method, positions=[i], widths=0.5, flierprops=outliers, **lines)
+                canvas.box(left, i, of_method, look.color, 3)
             else:
                 canvas.note(left, i, 0.5, "no bound", transform=left.get_xaxis_transform(), rotation=90)
             if len(finals):

@@ -20,7 +20,6 @@ from gpbench.report.view import UNMIXED, View
 
 WIDTH = 6.9  # inches: the text width of a page
 GREY = "#777777"  # of remarks and reference lines
-NOTHING_FINISHED = "No fit of this study is finished."
 NO_CHAINS = "No chains: no sampler has enough finished ones, or these are committed records, which keep no draws."
 
 Name = TypeVar("Name", str, int)
@@ -36,7 +35,7 @@ class Nothing(Exception):
     """Why there is nothing to draw."""
 
 
-def require(drawable: object, reason: str = NOTHING_FINISHED) -> None:
+def require(drawable: object, reason: str = "No fit of this study is finished.") -> None:
     """Raise Nothing, of which `figures.drawn` makes an empty figure, where nothing was found."""
     if not drawable:
         raise Nothing(reason)
@@ -233,6 +232,13 @@ def name_columns(axis: Axes, view: View, methods: Iterable[str]) -> None:
     labels = [broken(view.labels[method]) for method in methods]
     axis.set_xticks(range(len(labels)), labels, rotation=60, ha="right", fontsize=6)
     axis.set_xlim(-0.6, len(labels) - 0.4)
+
+
+def box(axis: Axes, x: float, values: pd.Series, color: str, size: float) -> None:
+    """Median, quartiles and whiskers of values at x, and points beyond them, `size` large, all in one colour."""
+    lines: Style = dict.fromkeys(("boxprops", "whiskerprops", "capprops", "medianprops"), {"color": color})
+    points = {"marker": ".", "markersize": size, "markeredgecolor": color}
+    axis.boxplot([values], positions=[x], widths=0.5, flierprops=points, **lines)
 
 
 def by_method(view: View, rows: pd.DataFrame) -> list[tuple[Look, pd.DataFrame]]:

@@ -15,7 +15,6 @@ from gpbench.report.view import UNMIXED, View
 
 LAGS = 100  # kept draws over which autocorrelation is shown
 MOST_ROWS = 20  # rows of the figure; data sets beyond are left out
-LIMIT: canvas.Style = {"color": "#D55E00", "linestyle": "--", "linewidth": 0.9}
 
 
 def chain_traces(view: View) -> Figure:
@@ -74,7 +73,7 @@ def _shrinkage(axis: Axes, rows: pd.DataFrame) -> None:
         return
     median = rows.groupby("iteration")[["r_hat", "upper"]].median()
     axis.plot(median.index, excess(median["r_hat"]), color="black", marker=".", markersize=4)
-    axis.plot(median.index, excess(median["upper"]), **LIMIT)
+    axis.plot(median.index, excess(median["upper"]), "--", color="#D55E00", linewidth=0.9)
     axis.set(yscale="log", ylim=(LEAST, None), ylabel="R-hat")
     threshold_axis(axis, (1.001, 1.01, 1.1, 2.0, 11.0))  # as many as a low row has room for
 

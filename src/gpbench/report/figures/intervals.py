@@ -9,7 +9,7 @@ from scipy.special import stdtrit
 from gpbench.errors import count
 from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores, score_limits, source_legend
-from gpbench.report.significance.comparisons import COMPARISONS, compare
+from gpbench.report.significance.comparisons import OVERALL, compare
 from gpbench.report.view import View
 
 BELOW = 0.3  # rows from our mark down to the published one
@@ -72,7 +72,7 @@ def _mark(axis: Axes, look: canvas.Look, row: int, mean: float, half: float, hig
 
 def _draw_ranks(axis: Axes, view: View, card: pd.DataFrame) -> None:
     """Mean ranks with bootstrap intervals over the data sets, and those of the published means if all are known."""
-    comparison = compare(view, COMPARISONS[0])
+    comparison = compare(view, OVERALL)
     if "reason" in comparison:
         canvas.write_reason(axis, f"No ranks: {comparison['reason']}.")
         return

@@ -70,11 +70,7 @@ def boxes(view: View) -> Figure:
         scores, cells = view.per_split("mnll", dataset), view.cells_of(dataset, "mnll")
         for x, method in enumerate(methods):
             if len(values := scores[method].dropna()):
-                color = canvas.looks(view)[method].color
-                parts = ("boxprops", "whiskerprops", "capprops", "medianprops")
-                lines: canvas.Style = dict.fromkeys(parts, {"color": color})
-                lines["flierprops"] = {"markeredgecolor": color}
-                axis.boxplot([values], positions=[x], widths=0.5, sym=".", **lines)
+                canvas.box(axis, x, values, canvas.looks(view)[method].color, 6)
             else:
                 canvas.upright_reason(axis, x, cells.loc[method])
         canvas.name_columns(axis, view, methods)

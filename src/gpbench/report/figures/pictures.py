@@ -41,9 +41,8 @@ def _draw(view: View, dataset: str, seen: pd.DataFrame, axes: np.ndarray) -> Non
     most = max(inputs.to_numpy().max(), original.max())
     sds = {method: predicted(method, "sd") for method in first.index}
     widest = max(sd.max() for sd in sds.values())
-    blank = np.full_like(original, np.nan)
     _column(axes[0], "original", inputs, original, most)
-    _column(axes[1], "seen", inputs, blank, most)
+    _column(axes[1], "seen", inputs, np.full_like(original, np.nan), most)
     for method, (left, right) in zip(view.methods, axes[2:].reshape(-1, 2), strict=True):
         if method not in first:
             left.set_title(view.labels[method], loc="left")

@@ -15,7 +15,7 @@ from gpbench.evaluation.metrics import METRICS
 from gpbench.report.figures import canvas
 from gpbench.report.significance.comparisons import compare, compared, rankable
 from gpbench.report.significance.findings import left_out
-from gpbench.report.view import View, load
+from gpbench.report.view import View
 
 _SHOWN = ("all_mnll", "regression_mnll", "classification_mnll")
 COMMITTED = Path("docs") / "results"
@@ -108,11 +108,11 @@ def runs_of(view: View) -> list[View]:
     beside = view.folder.absolute().parent
     for folder in (beside, beside.parent / COMMITTED):
         for path in sorted(folder.glob("*/study.json")):
-            study = load(path)
-            titles = sorted([study["title"], view.study["title"]], key=len)
-            alike = all(study[key] == view.study[key] for key in ("kind", "protocol"))
+            run = View(path.parent)
+            titles = sorted([run.study["title"], view.study["title"]], key=len)
+            alike = all(run.study[key] == view.study[key] for key in ("kind", "protocol"))
             if alike and titles[1].startswith(titles[0]):
-                runs.setdefault(study["budget"], View(path.parent))
+                runs.setdefault(run.study["budget"], run)
     return list(runs.values())
 
 

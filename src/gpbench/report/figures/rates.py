@@ -15,23 +15,23 @@ def rates(view: View) -> Figure:
     datasets = canvas.present(view.datasets_of("counts"), seen["dataset"])
     canvas.require(datasets, "No rates: no fit to counts is finished.")
     figure, axes = canvas.panels(len(datasets), 1 + len(view.methods), 1.7)
-    for dataset, row in zip(datasets, axes, strict=True):
-        by_method = {method: part for method, part in _rates(view, seen, dataset).groupby("method")}
+    for row, dataset, of_dataset in canvas.by_dataset(axes, datasets, seen):
+        by_method = dict(iter(_rates(view, of_dataset, dataset).groupby("method")))
         draw = _plane if "x1" in next(iter(by_method.values())) else _line
         draw(view, dataset, by_method, row)
     return figure
 
 
 def _rates(view: View, seen: pd.DataFrame, dataset: str) -> pd.DataFrame:
-    """method, row, y, rate, sd and inputs x0 (x1) of the first split: moments of the mixture of its chains.
+    """method, row, y, rate, sd, x0 (x1) of the first split whose inputs are known: moments of the mixture of chains.
 
     Given the rate r of a bin its count has variance r, so Var(r) = Var(y) - E(y)."""
-    points = view.points[view.points["dataset"] == dataset]
-    points = points[points["split"] == points["split"].min()]
+    seen = seen[seen["split"] == seen["split"].min()]
+    points = view.points[(view.points["dataset"] == dataset) & (view.points["split"] == seen["split"].iloc[0])]
     points = points.assign(second=(points["sd"] ** 2 - points["mean"]).clip(lower=0) + points["mean"] ** 2)
     moments = points.groupby(["method", "row"])[["y", "mean", "second"]].mean().reset_index()
     moments["sd"] = np.sqrt((moments["second"] - moments["mean"] ** 2).clip(lower=0))
-    of_fit = seen[seen["fit_id"] == seen.loc[seen["fit_id"].isin(points["fit_id"]), "fit_id"].iloc[0]]
+    of_fit = seen[seen["fit_id"] == seen["fit_id"].iloc[0]]
     places = of_fit.pivot(index="row", columns="column", values="x").add_prefix("x").reset_index()
     return moments.rename(columns={"mean": "rate"}).merge(places, on="row")
 

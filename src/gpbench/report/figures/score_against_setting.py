@@ -15,7 +15,7 @@ from gpbench.report.figures import canvas
 from gpbench.report.figures.published import OPEN, published_scores, score_limits
 from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables import objectives
-from gpbench.report.tables.by_setting import by_size
+from gpbench.report.tables.by_setting import by_size, in_capitals
 from gpbench.report.view import View
 
 OF_CLASSIFIERS = ("accuracy", "auc", "capacity_accuracy", "capacity_auc")
@@ -29,7 +29,7 @@ def features(view: View) -> Figure:
     """Error and MNLL against the number of features, one line per treatment of the frequencies."""
     grid = view.grid("frequencies", "num_features")
     _require(view, grid, "frequencies and num_features")
-    look = canvas.looks_of({name: name.replace("_", "-").upper() for name in grid["frequencies"].unique()})
+    look = canvas.looks_of({name: in_capitals(name) for name in grid["frequencies"].unique()})
     figure, axes = canvas.panels(2, len(view.datasets), 1.9, "random features", sharex=True)
     for dataset, column in zip(view.datasets, axes.T, strict=True):
         for axis, metric in zip(column, (view.error_metric(dataset), "mnll"), strict=True):
@@ -55,7 +55,7 @@ def workers(view: View) -> Figure:
             cells = view.cells(metric).query("dataset == @dataset")
             _draw_lines(axis, grid.merge(cells, on="method"), "scheme", "workers", look)
             for mean in cells.loc[~cells["method"].isin(grid["method"]) & (cells["n"] > 0), "mean"]:
-                axis.axhline(mean, color=ONE_PROCESS.color, linestyle=ONE_PROCESS.linestyle, linewidth=0.9)
+                axis.axhline(mean, **ONE_PROCESS.options, linewidth=0.9)
         _draw_staleness(row[2], view, grid, dataset, look)
         canvas.title(row[0], dataset)
         row[0].set_ylabel("training seconds")
@@ -179,7 +179,7 @@ def p_values(view: View) -> Figure:
         bar = [middle - low, high - middle]  # the middle 90 % of the resamples
         axis.errorbar(rows["layers"] + 0.08, middle, yerr=bar, **UNPAIRED.options, elinewidth=0.7)
         axis.plot(rows["layers"] - 0.08, rows["p_paired"], **PAIRED.options)
-        axis.axhline(ALPHA, color=LEVEL.color, linestyle=LEVEL.linestyle, linewidth=0.9)
+        axis.axhline(ALPHA, **LEVEL.options, linewidth=0.9)
         axis.set(yscale="log", ylim=(least / 2, 1.5))
         canvas.remark(axis, count(rows["n"].min(), "split") if len(rows) else "no finished pair")
         canvas.tick_settings(axis, tests["layers"])

@@ -18,7 +18,7 @@ from gpbench.report.export import citations
 from gpbench.report.figures import noted, write_figure
 from gpbench.report.page import facts, sections
 from gpbench.report.registry import FIGURES, names
-from gpbench.report.scorecard import one_run
+from gpbench.report.scorecard import one_run, verdicts
 from gpbench.report.significance.comparisons import COMPARISONS, Comparison, write_statistics
 from gpbench.report.significance.findings import basis, sentences
 from gpbench.report.tables.convergence import chains
@@ -162,8 +162,8 @@ def _add_scorecard(view: View, section: Section) -> None:
     card = pd.DataFrame(load(path) if path.is_file() else []).fillna(np.nan)
     if card.empty or not (card["ours_n"] > 0).any():  # nothing printed is about this study
         return
-    verdicts = card["verdict"].str.split(":| \\(").str[0].value_counts()
-    section.facts = [(str(verdict), count(n, "published number")) for verdict, n in verdicts.items()]
+    kinds = card["verdict"].map(verdicts.kind).value_counts()
+    section.facts = [(str(kind), count(n, "published number")) for kind, n in kinds.items()]
     with_ours = card[card["ours_n"] > 0]
     section.tables.append(("scorecard.csv (all published numbers)", to_html(one_run.to_table(with_ours))))
 
@@ -171,10 +171,9 @@ def _add_scorecard(view: View, section: Section) -> None:
 def _citations(view: View) -> Section:
     """BibTeX of what was used, or why it cannot be given: a method may have been removed from conf/."""
     section = Section("citations", "Citations")
-    presets = view.fits["preset"].dropna().unique()
     try:
         where = places.find()
-        keys = citations.used(where, presets, view.datasets, view.study["protocol"])
+        keys = citations.used(where, view.fits["preset"].dropna().unique(), view.datasets, view.study["protocol"])
         section.commands = [("BibTeX", citations.bibtex(where, keys, view.study["commit"]))]
     except UserError as error:
         section.warnings = [str(error)]
@@ -192,8 +191,9 @@ def write_page(view: View, folder: str | Path, published: str | Path = "publishe
         completed = View(aside)
         write_statistics(completed, aside)
         one_run.write_scorecard(completed, published, aside)
+        view.card = completed.card  # figures are drawn of the folder itself: runs at other budgets are beside it
         for name in names(view.study, "tables"):
             write_table(completed, name, completed.folder / "tables")
         for name in names(view.study, "figures"):
-            write_figure(completed, name, completed.folder / "figures", kinds=("png",))
+            write_figure(view, name, completed.folder / "figures", kinds=("png",))
         return write_text(page, render(completed))

@@ -1,7 +1,7 @@
 """The sections of a study's page: which tables and figures each of them shows, and the commands that make them."""
 
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, REGRESSION
-from gpbench.report.registry import FIGURES, TABLES, Entry, names
+from gpbench.report.registry import FIGURES, TABLES, names
 from gpbench.report.view import View
 
 TASKS = {"regression": REGRESSION, "classification": CLASSIFICATION, "counts": COUNTS}
@@ -25,12 +25,14 @@ OUTLINE = {
 
 def tables(view: View, section: str) -> list[str]:
     """The study's tables of a section that have rows."""
-    return [name for name in _of(section, TABLES, names(view.study, "tables")) if _applies(view, name)]
+    of_study = names(view.study, "tables")
+    return [n for n, entry in TABLES.items() if entry.section == section and n in of_study and _applies(view, n)]
 
 
 def figures(view: View, section: str) -> list[str]:
     """The study's figures of a section."""
-    return _of(section, FIGURES, names(view.study, "figures"))
+    of_study = names(view.study, "figures")
+    return [name for name, entry in FIGURES.items() if entry.section == section and name in of_study]
 
 
 def command(view: View, target: str = "") -> str:
@@ -38,10 +40,6 @@ def command(view: View, target: str = "") -> str:
     whole = view.study["command"]
     # the target precedes --config, which takes all words that follow it
     return whole.replace("snakemake", f"snakemake results/{view.study['name']}/{target}", 1) if target else whole
-
-
-def _of(section: str, registered: dict[str, Entry], present: tuple[str, ...]) -> list[str]:
-    return [name for name, entry in registered.items() if entry.section == section and name in present]
 
 
 def _applies(view: View, name: str) -> bool:

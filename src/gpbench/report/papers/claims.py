@@ -136,8 +136,12 @@ def judge(claim: Claim, runs: list[Counterparts], conf: Path) -> list[Result]:
             blank = Result(comparison, dataset, protocol)
             candidates = [_paired(a, b, blank) for a, b in product(*sides) if _alike(a.run, b.run)]
             results.append(max(candidates, key=_weight, default=blank))
-    paper, ours = (_decided([r for r in results if (r.protocol == OURS) == is_ours]) for is_ours in (False, True))
-    return paper + ours
+    return [result for part in by_protocol(results) for result in _decided(part)]
+
+
+def by_protocol(results: list[Result]) -> tuple[list[Result], list[Result]]:
+    """The results under the protocol of a paper, and those under `OURS`."""
+    return [r for r in results if r.protocol != OURS], [r for r in results if r.protocol == OURS]
 
 
 def _alike(first: Counterparts, second: Counterparts) -> bool:

@@ -4,6 +4,7 @@ Only the finding, the claims, the deviations and the explanations are written by
 """
 
 import re
+from collections import Counter
 from pathlib import Path
 from textwrap import fill
 
@@ -83,11 +84,10 @@ def _is_gain(result: Result) -> bool:
 def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
     """The page of one paper; card: its rows of the scorecard, errata: its section of docs/errata.md."""
     judged = [claims.judge(claim, runs, conf) for claim in evidence.claims]
-    used = {run.view.folder.name: run.view for results in judged for r in results for run in r.runs}
-    used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in set(card["run"])}
+    names = {run.view.folder.name for results in judged for r in results for run in r.runs} | set(card["run"])
     # solvers on systems, say, have neither claims by split nor printed numbers
-    named = re.findall(r"[\w-]+", " ".join([evidence.finding, *(claim.untested for claim in evidence.claims)]))
-    used |= {run.view.folder.name: run.view for run in runs if run.view.folder.name in named}
+    names |= {*re.findall(r"[\w-]+", " ".join([evidence.finding, *(claim.untested for claim in evidence.claims)]))}
+    used = {run.view.folder.name: run.view for run in runs if run.view.folder.name in names}
     code = [
         f"- Paper: {d.paper}. Program: {d.code}. Printed by: {d.printed_by} ({d.shown_by})."
         for d in evidence.deviations
@@ -127,9 +127,8 @@ def _claims(evidence: Evidence, judged: list[list[Result]]) -> list[str]:
     """The claims with their verdict under both protocols, then every difference behind them."""
     rows, differences = [], []
     for i, (claim, results) in enumerate(zip(evidence.claims, judged, strict=True), 1):
-        paper, ours = ([r for r in results if (r.protocol == OURS) == is_ours] for is_ours in (False, True))
-        cells = [claims.described(paper), claims.described(ours)] if results else [f"untested: {claim.untested}", "-"]
-        rows.append([i, claim.claim, claim.where, *cells])
+        paper, ours = map(claims.described, claims.by_protocol(results))
+        rows.append([i, claim.claim, claim.where, paper if results else f"untested: {claim.untested}", ours])
         differences += [[i, *_difference(result)] for result in results if result.difference]
     head = ["no.", "claim", "where", "the paper's protocol", f"protocol {OURS}"]
     parts = [to_markdown(Table.of(rows, head, _headline(judged)))]
@@ -166,11 +165,12 @@ def _evidence(result: Result) -> str:
 def _headline(judged: list[list[Result]]) -> str:
     """How many claims have which verdict under either protocol."""
     texts = []
-    for is_ours, name in ((False, "the paper's protocol"), (True, f"protocol {OURS}")):
-        parts = [part for results in judged if (part := [r for r in results if (r.protocol == OURS) == is_ours])]
-        kinds = pd.Series([claims.verdict(part) for part in parts], dtype=object).value_counts()
-        numbers = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
-        texts.append(f"under {name}, of {count(len(parts), 'claim')}: {numbers}" if parts else f"none under {name}")
+    for place, name in enumerate(("the paper's protocol", f"protocol {OURS}")):
+        parts = (claims.by_protocol(results)[place] for results in judged)
+        kinds = Counter(claims.verdict(part) for part in parts if part)
+        numbers = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
+        of = f"of {count(kinds.total(), 'claim')}"
+        texts.append(f"under {name}, {of}: {numbers}" if kinds else f"none under {name}")
     return f"Claims; {'; '.join(texts)}"
 
 

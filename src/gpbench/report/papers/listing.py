@@ -111,11 +111,12 @@ def missing(where: Places, item: Named) -> str:
         return item.lacks
     with (where.root / "published" / f"{item.paper}.csv").open(newline="", encoding="utf-8") as stream:
         rows = [row for row in csv.DictReader(stream) if row["item"] == item.printed]
-    absent: dict[str, dict[str, None]] = {}
-    for row in (row for row in rows if not row["ours_method"]):
-        absent.setdefault(row["reason"], {})[row["method_printed"]] = None
-    lines = "; ".join(f"{', '.join(methods)} ({reason})" for reason, methods in absent.items())
-    return f"{sum(not row['ours_method'] for row in rows)} of {len(rows)} numbers: {lines}" if lines else ""
+    absent = [row for row in rows if not row["ours_method"]]
+    methods: dict[str, dict[str, None]] = {}  # by reason, each once
+    for row in absent:
+        methods.setdefault(row["reason"], {})[row["method_printed"]] = None
+    lines = "; ".join(f"{', '.join(names)} ({reason})" for reason, names in methods.items())
+    return f"{len(absent)} of {len(rows)} numbers: {lines}" if lines else ""
 
 
 def expected(where: Places, study_name: str, overrides: str) -> Expected:

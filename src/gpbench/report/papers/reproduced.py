@@ -7,6 +7,7 @@ from pathlib import Path
 from gpbench import config
 from gpbench.errors import UserError
 from gpbench.places import write_text
+from gpbench.report.figures import draw, save
 from gpbench.report.papers.items import PUBLISHED, Named
 from gpbench.report.registry import FIGURES, TABLES
 from gpbench.report.scorecard.one_run import scorecard, to_table
@@ -27,8 +28,6 @@ def write_item(view: View, item: Named, published: Path, folder: Path) -> list[P
 
 def _write_figure(view: View, item: Named, folder: Path) -> list[Path]:
     """The caption is written beside the figure and into the properties of the PDF."""
-    from gpbench.report.figures import draw, save
-
     caption = " ".join(filter(None, (FIGURES[item.figure].caption, view.failing, view.still_improving)))
     texts = title(item), caption, provenance(view, item)
     pdf = {"Title": texts[0], "Subject": " ".join(texts[1:]), "Creator": "gpbench"}

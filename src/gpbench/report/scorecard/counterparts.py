@@ -23,7 +23,7 @@ LENGTH = ["iterations", "ess_min", "ess_bulk", "chains", "r_hat"]
 FACTS = [*CELL, "split", "status", "reason", "protocol", "budget", "overrides", "commit", "dirty", "unmixed"]
 FACTS += [*LENGTH, "steps", "steps_done", "convergence", "n_test"]
 NOT_TRIED = ("missing", "skipped")
-OF_METHODS = {f"{prefix}{key}" for prefix in ("", "study.") for key in ("tune", "presets", "variants")}
+OF_METHODS = {"tune", "presets", "variants"}  # keys of a study that change its methods
 ANY = "any"  # name of a data set that stands for each: ours is the first that is judged
 
 
@@ -159,7 +159,7 @@ class Counterparts:
 def why_not_judged(fits: list[Any], metric: str) -> str:
     """Why scores of some fits (rows of `View.fits`) may not be judged, '' if they may. Fits by gradients that still
     improve may with as many updates as were published; how chains move may up to `MIXED`, and their R-hat always."""
-    moves = verdicts.is_of_moves(metric)
+    moves = metric in verdicts.OPERATIONS or verdicts.group(metric) == "samplers"
     for fit in fits:
         any_stage = moves or pd.isna(fit.chains) and _as_published(fit)
         if fit.status != "done" and not (any_stage and fit.status in SCORED):
@@ -193,6 +193,5 @@ def _as_published(fit: Any) -> bool:
 def run_settings(command: str) -> tuple[str, str]:
     """The study in a run's command, and those of its overrides that change methods, protocol or budget."""
     study, overrides = config.command_words(command)
-    of_study = {*STUDY_KEYS, *(f"study.{key}" for key in STUDY_KEYS)} - OF_METHODS
-    settings = [f"{key}={value}" for key, value in config.split_overrides(overrides) if key not in of_study]
-    return study, " ".join(settings)
+    of_study, given = {*STUDY_KEYS} - OF_METHODS, config.split_overrides(overrides)
+    return study, " ".join(f"{key}={value}" for key, value in given if key.removeprefix("study.") not in of_study)

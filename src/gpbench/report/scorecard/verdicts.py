@@ -85,11 +85,6 @@ def group(metric: str) -> str:
     return "predictions" if METRICS[metric].tasks else "samplers"
 
 
-def is_of_moves(metric: str) -> bool:
-    """Whether a metric is of samplers or of operations: effective draws, acceptance, R-hat, iterations, products."""
-    return metric in OPERATIONS or group(metric) == "samplers"
-
-
 def direction(metric: str) -> str:
     """`min`, `max`, or '' for a metric without a direction."""
     registered = METRICS[metric].direction

@@ -40,8 +40,9 @@ class Comparison:
     tasks: tuple[str, ...]
 
 
+OVERALL = Comparison("all_mnll", "All data sets, MNLL", "mnll", TASKS)
 COMPARISONS = (
-    Comparison("all_mnll", "All data sets, MNLL", "mnll", TASKS),
+    OVERALL,
     Comparison("regression_mnll", "Regression, MNLL", "mnll", REGRESSION),
     Comparison("regression_rmse", "Regression, RMSE", "rmse", REGRESSION),
     Comparison("classification_mnll", "Classification, MNLL", "mnll", CLASSIFICATION),

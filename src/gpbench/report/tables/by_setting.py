@@ -7,12 +7,12 @@ import pandas as pd
 
 from gpbench.evaluation.compare import PairedDifference, paired_difference
 from gpbench.evaluation.metrics import METRICS, Metric
+from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, decimals, mean_sd, moments, number, signed
 from gpbench.report.view import View
 
 FIXED, RESAMPLED = "var_fixed", "var_resampled"
 OF_SIZES = ("accuracy", "auc", "capacity_accuracy", "capacity_auc", "mnll")
-ALPHA = 0.05
 
 
 def side_by_side(view: View, varied: str, key: str) -> list[tuple[object, dict[str, str]]]:
@@ -43,18 +43,19 @@ def features(view: View) -> Table:
                 shown.append(
                     {"data set": dataset, "features": num_features, "metric": METRICS[metric].label}
                     | {"methods": "; ".join(view.labels[method] for method in methods.values())}
-                    | {_printed(name): mean_sd(**summaries[name], places=places) for name in treatments}
-                    | {f"{_printed(FIXED)} − {_printed(RESAMPLED)}": signed(difference.mean(), places=places)}
+                    | {in_capitals(name): mean_sd(**summaries[name], places=places) for name in treatments}
+                    | {f"{in_capitals(FIXED)} − {in_capitals(RESAMPLED)}": signed(difference.mean(), places=places)}
                     | {"signs": " ".join("−0+"[int(np.sign(value)) + 1] for value in difference) or "-"}
                 )
     note = (
         "Mean ± standard deviation over splits (number of splits). The difference is paired: its mean over the splits "
-        f"that both treatments have, and its sign on each of them; below zero {_printed(FIXED)} is better."
+        f"that both treatments have, and its sign on each of them; below zero {in_capitals(FIXED)} is better."
     )
     return Table(pd.DataFrame(data), pd.DataFrame(shown), "Treatments of the frequencies", note)
 
 
-def _printed(treatment: str) -> str:
+def in_capitals(treatment: str) -> str:
+    """'VAR-FIXED' of `var_fixed`."""
     return treatment.replace("_", "-").upper()
 
 

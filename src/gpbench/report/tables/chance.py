@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, number
 from gpbench.report.view import View
-
-ALPHA = 0.05
 
 
 def chance(view: View) -> Table:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from gpbench.report.significance.comparisons import ALPHA
 from gpbench.report.tables.render import Table, number
 from gpbench.report.view import UNMIXED, View
 from gpbench.sampling import diagnostics
@@ -22,7 +23,6 @@ SCORES = (
     *("ess_bulk_per_cubic", "ess_bulk_per_second", "mcse"),
 )
 LAST = 4  # number of checkpoints of R-hat that are printed; the CSV has all
-ALPHA = 0.05
 PAIR = ["faster", "slower", "median_faster", "median_slower", "p"]
 Pair = tuple[str, str, float, float, float]
 UPPER = 0.975
