@@ -180,6 +180,13 @@ def test_the_estimate_of_a_study(project, gpbench):
     assert "4 cores: " in gpbench("cost", "--overrides", SMALL, "--cores", "4").out
 
 
+def test_the_estimate_of_tuned_fits_counts_their_trials(project):
+    """Six trials and the fit itself, in whose start the trials have no part."""
+    words = "methods=[dnn] datasets=[boston] splits=1"
+    once, tuned = (costing.Estimate(make(f"{words} tune={tune}")).parts[0].longest for tune in (0, 6))
+    assert tuned - costs.SECONDS_PER_FIT == pytest.approx(7 * (once - costs.SECONDS_PER_FIT))
+
+
 def test_pending_fits_are_counted_or_all_on_request(project, gpbench):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")

@@ -48,7 +48,7 @@ class Estimate:
         rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
         steps = self._steps([cell for cell, _ in wanted], rng)
         self.parts = [
-            self._part(cell, fits, machine * rate * number)
+            self._part(cell, fits, machine * rate * number * cell.what.trainings)
             for (cell, fits), rate, number in zip(wanted, rates, steps, strict=True)
         ]
 
