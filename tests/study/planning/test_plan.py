@@ -140,6 +140,9 @@ def test_splits_share_a_tensor_batch_if_a_step_is_small(project):
 
     assert sizes("") == {1}
     assert sizes("svgp.optimiser=adam") == {5}  # 100 inducing inputs x 455 rows
+    assert sizes("svgp.optimiser=adam trainer.small=45500") == {5}
+    assert sizes("svgp.optimiser=adam trainer.small=45499") == {1}
+    assert sizes("svgp.optimiser=adam tune=2") == {1}  # each has settings of its own
     assert sizes("svgp.optimiser=adam svgp.num_inducing=200") == {1}
     assert sizes("svgp.num_inducing=4") == {1}  # by L-BFGS each would be searched by itself
     adam = "svgp.optimiser=adam"
@@ -169,6 +172,16 @@ def test_interrupted_groups_come_first_and_unchanged(project):
     assert plan.states[group.fits[2].fit_id] == ("pending", "resumes at step 150")
     planned = [f.fit_id for b in plan.batches for g in b.groups for f in g.fits]
     assert len(planned) == len(set(planned)) == 12
+    last = max(group.fits, key=lambda fit: fit.fit_id)  # a study of this fit alone takes up the others with it
+    (alone,) = make(f"{words.replace('=6', '=1')} only=[svgp] first_split={last.split}").batches
+    assert alone.groups == (group,)
+    finish(store, wanted(plan, "svgp", "boston"), last)
+    left = make(words).batches
+    assert left[0].groups[0] == group
+    assert [len(g.fits) for b in left for g in b.groups if g.address.method == "svgp"] == [5, 1]
+    store.begin(replace(group, group_id="0123456789abcdef", fits=group.fits[:1]))  # its process was killed
+    again = [f.fit_id for b in make(words).batches for g in b.groups for f in g.fits]
+    assert len(again) == len(set(again))
 
 
 def test_an_interrupted_group_of_another_study_is_not_planned_and_said_to_be_one(project, gpbench):

@@ -121,6 +121,8 @@ def test_chains_with_different_numbers_of_rows_do_not_share_a_batch(chain_cell):
     alternating = tuple(replace(fit, rows=(10, 20)[fit.replica % 2]) for fit in chain_cell.fits)
     growing = replace(chain_cell, fits=alternating)
     assert [{r % 2 for _, r in group} for group in grouped(growing, replicas=10, kind="predict")] == [{0}, {1}]
+    stairs = replace(chain_cell, fits=tuple(replace(fit, rows=10 + fit.replica % 3) for fit in chain_cell.fits))
+    assert [{r % 3 for _, r in group} for group in grouped(stairs, replicas=20, kind="predict")] == [{0, 1}, {2}]
 
 
 def test_effective_sample_sizes_are_those_of_an_autoregression(mixed):
