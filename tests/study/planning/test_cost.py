@@ -310,7 +310,6 @@ def test_fits_that_end_by_themselves_cost_what_their_steps_are_likely_to(project
     estimate = costing.Estimate(make(overrides))
     one, other = estimate._steps([cell, wanted(plan, "svgp", "boston")], np.random.default_rng(0))
     assert one.std() > 0
-    assert one == pytest.approx(
-        np.minimum(other, one.max())
-    )  # what is unknown of a family's steps is unknown of all its cells
+    cap = min(one.max(), other.max())  # what is unknown of a family's steps is unknown of all its cells
+    assert np.minimum(one, cap) == pytest.approx(np.minimum(other, cap))
     assert estimate.core.low < estimate.core.median < estimate.core.high

@@ -104,10 +104,12 @@ def test_states_of_planned_fits(project, gpbench):
     constant, svgp = wanted(plan, "constant", "boston"), wanted(plan, "svgp", "boston")
     finish(store, constant, constant.fits[0])
     finish(store, svgp, svgp.fits[0], "diverged", "not finite at step 7")
-    states = make().states
+    made = make()
+    states = made.states
     assert states[constant.fits[0].fit_id] == ("done", "")
     assert states[constant.fits[1].fit_id] == ("pending", "new")
     assert states[svgp.fits[0].fit_id] == ("diverged", "not finite at step 7")
+    assert [row.minutes > 0 for row in made.rows()] == [row.state == "pending" for row in made.rows()]
     changed = make(f"{SMALL} svgp.jitter=0.5")
     first = wanted(changed, "svgp", "boston").fits[0].fit_id
     assert changed.states[first] == ("pending", "method.hyper.jitter: 1e-06 -> 0.5")
