@@ -171,9 +171,15 @@ def test_seen_depends_on_the_store_and_on_the_scoring_code(study, monkeypatch):
     where, name, store = study
     plan = collect.read_plan(where, name)
     before = collect.seen(collect.Ended(where, plan.name), plan)
-    assert before == collect.seen(collect.Ended(where, plan.name), plan)
+    ended = collect.Ended(where, plan.name)
+    assert before == collect.seen(ended, plan)
+    for limit in ({"r_hat": 1.3}, {"gain": 0.3}):
+        assert collect.seen(ended, replace(plan, cells=tuple(replace(cell, **limit) for cell in plan.cells))) != before
     store.clear([next(i for i in store.ids() if store.record(i).status == "failed")])
     after = collect.seen(collect.Ended(where, plan.name), plan)
+    assert after != before
+    store.certify(store.ids()[0], {"certificate_steps": 8})
+    before, after = after, collect.seen(collect.Ended(where, plan.name), plan)
     assert after != before
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
     assert collect.seen(collect.Ended(where, plan.name), plan) != after
