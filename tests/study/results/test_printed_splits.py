@@ -139,3 +139,9 @@ def test_a_line_without_a_score_is_named(tmp_path):
     path.write_text("dataset,split,nll\nboston,0,2.5\n")
     with pytest.raises(UserError, match="line 2: .* nll is not a metric"):
         printed_splits.released(path)
+
+
+def test_a_split_that_stands_there_twice_is_named(tmp_path):
+    (tmp_path / "scores.csv").write_text("dataset,split,rmse\nboston,0,0.5\nboston,1,0.5\nboston,0,0.25\n")
+    with pytest.raises(UserError, match=r"scores\.csv, line 4: \('boston', 0\) stands there twice"):
+        printed_splits.released(tmp_path / "scores.csv")
