@@ -137,6 +137,13 @@ def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
 CELLS = "methods=[constant,svgp,dsvi] datasets=[boston,wine] splits=2 "
 
 
+def test_names_of_finished_fits_stay():
+    """All stores and committed records name fits so: `tune` came later, and counts only where there is one."""
+    what = {"kind": "predict", "steps": None}
+    assert identity.identify(what, 2, 1) == identity.identify(what | {"tune": None}, 2, 1) == "d3b424655a4adb24"
+    assert identity.identify(what | {"tune": {"candidates": []}}, 2, 1) != "d3b424655a4adb24"
+
+
 def test_fits_have_unique_identities(project):
     made = fits(CELLS)
     assert len(set(made.values())) == len(made) == 3 * 2 * 2
