@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpbench import places
+from gpbench.cli import look
 from gpbench.errors import UserError
 from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.planning import plan as planning
@@ -89,8 +90,9 @@ def test_a_fit_under_two_names_is_counted_as_often_as_it_is_listed(project, gpbe
 
 def test_minutes_of_a_core_are_of_all_cores(project):
     """Of a fit by threads and workers that take as long by the clock."""
-    one, four = (make(f"{SMALL} only=[svgp] trainer.threads={threads}").rows() for threads in (1, 4))
-    assert [row.minutes for row in four] == pytest.approx([4 * row.minutes for row in one])
+    one, four = (make(f"{SMALL} only=[svgp] trainer.threads={threads}") for threads in (1, 4))
+    assert [row.minutes for row in four.rows()] == pytest.approx([4 * row.minutes for row in one.rows()])
+    assert look._progress(four).minutes == pytest.approx(4 * look._progress(one).minutes)
 
 
 def test_too_many_rows_are_skipped(project):

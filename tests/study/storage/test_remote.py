@@ -66,6 +66,7 @@ def test_a_fit_that_is_fetched_is_the_fit_that_was_sent(stores, url):
     assert there.pull(second, sorted(there.fits)) == 1
     assert files(second.folder(FIT.fit_id)) == files(first.folder(FIT.fit_id))
     assert second.fault(FIT.fit_id) == ""
+    assert (second.root / ".spool" / FIT.fit_id).is_file()
     assert there.pull(second, sorted(there.fits)) == 0
 
 
@@ -213,6 +214,15 @@ def test_checkpoints_follow_the_machine_that_is_furthest(stores, url):
     ]
     there.forget_work(group().group_id)
     assert there.names(f"checkpoints/{group().group_id}") == []
+
+
+def test_a_checkpoint_is_sent_after_the_samples_that_it_needs(stores, url, monkeypatch):
+    store, _ = stores
+    begin(store, 50, "b")
+    there, sent = Remote(url), []
+    monkeypatch.setattr(there, "create", lambda name, content: sent.append(name.rsplit("/", 1)[1]))
+    there.push_work(store, group().group_id)
+    assert [name.split("-")[0] for name in sent] == ["group.json", "samples", "checkpoint"]
 
 
 def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
