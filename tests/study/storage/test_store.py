@@ -37,13 +37,14 @@ def test_an_empty_store(store):
 
 
 def test_a_fit_appears_only_when_it_is_complete(store):
-    fit = planned()
+    fit = replace(planned(), rows=8)  # of a fold that is smaller than the first
     with store.writing(fit.fit_id) as folder:
         (folder / "fit.json").write_text(to_json(record_of(CELL, fit)))
         assert not store.has(fit.fit_id)
         assert store.ids() == []
     assert store.has(fit.fit_id)
     assert (store.ids(), store.record(fit.fit_id).status) == ([fit.fit_id], "done")
+    assert store.record(fit.fit_id).rows == 8
     assert list((store.root / ".tmp").iterdir()) == []
 
 
