@@ -86,6 +86,8 @@ def test_a_fit_under_two_names_is_counted_as_often_as_it_is_listed(project, gpbe
     assert last.endswith("; 2 done, 0 skipped, 0 failed; 2 of them again under another name")
     (minutes,) = {line.split(" min")[0].split()[-1] for line in listed if " pending " in line}
     assert float(re.search(r"about (\S+) minutes", last)[1]) == pytest.approx(float(minutes), abs=0.06)
+    costs = gpbench("cost", *words, "--set", "splits=2").out
+    assert ": 1 fit of 1 cell; of the study's 2, 1 are done" in costs  # what two names share is run once
 
 
 def test_minutes_of_a_core_are_of_all_cores(project):
