@@ -67,8 +67,7 @@ class Estimate:
         longest = costs.SECONDS_PER_FIT + training
         start_up = 1 + SECONDS_PER_JOB / (60 * how.batch_minutes)  # every batch_minutes another job begins
         seconds = fits * longest * start_up * how.threads * workers
-        cost = self.plan.cost
-        known, memory = cost.known(cell), cost.memory_mb(cell)
+        known, memory = self.plan.cost.known(cell), self.plan.cost.memory_mb(cell)
         return Part(cell.method, cell.address.dataset, fits, known, memory, seconds, longest)
 
     @property
