@@ -236,6 +236,9 @@ def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
     now[0] += claims.SILENCE - 1
     first.beat()
     assert not second.take(["a"])
+    now[0] += claims.SILENCE + 1
+    first.beat()
+    assert not second.take(["a"]), "the first one lives, although nobody has looked for long"
     now[0] += claims.SILENCE
     assert second.take(["a"]), "the first one has been silent"
     assert not third.take(["a"])

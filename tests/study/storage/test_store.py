@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -275,6 +276,16 @@ def test_a_lock_is_seen_by_others_and_dies_with_its_holder(store):
     assert not store.busy("aa")
     with store.locked(["aa"]):
         pass
+
+
+def test_locks_are_taken_in_one_order_whoever_asks(store, monkeypatch):
+    """Else two processes that want the same two fits could wait for each other."""
+    taken = []
+    monkeypatch.setattr("gpbench.study.storage.store.locked", lambda path, *_: nullcontext(taken.append(path.name)))
+    for fit_ids in (["aa", "bb"], ["bb", "aa"]):
+        with store.locked(fit_ids):
+            pass
+    assert taken == ["aa", "bb", "aa", "bb"]
 
 
 def test_a_process_that_waits_for_a_lock_prints_so_and_gets_it(store, capfd):
