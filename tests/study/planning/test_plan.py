@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -13,14 +12,13 @@ from gpbench import places
 from gpbench.cli import look
 from gpbench.errors import UserError
 from gpbench.study.commands import snakemake_graph as graph
-from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.batches import LEAST_SECONDS
 from gpbench.study.planning.resolve import resolve
-from gpbench.study.records import Batch, Cell
+from gpbench.study.records import Cell
 from gpbench.study.results import collect
 from gpbench.study.storage.store import Store
-from handmade import CELL, WHAT, finish, planned
+from handmade import finish
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 
@@ -302,20 +300,6 @@ def test_jobs_read_the_graph_of_the_main_process(project, monkeypatch):
         assert graph.read(where) == waited_for
     assert set(loaded.batches) == {b.batch_id for b in make().batches}
     assert {name for b in loaded.batches.values() for name in b.datasets} == {"boston", "wine"}
-
-
-def test_a_job_asks_for_what_its_largest_group_needs(monkeypatch):
-    group = batches.group_of(CELL, (planned(),), 9)
-    how = replace(CELL.how, device="cuda", threads=2, job_minutes=30)
-    apart = replace(group, how=how, what=replace(WHAT, trained_by="synchronous", workers=3))  # a GPU for each
-    shared = replace(apart, how=replace(how, threads=1), what=replace(WHAT, trained_by="asynchronous", workers=3))
-    cost = SimpleNamespace(memory_mb=lambda group: 100 * group.cores)
-    needs = [graph._needs(Batch("b", (group, *more), 600.2), cost) for more in ((), (apart,), (shared,))]
-    found = [(each.threads, each.mem_mb, each.minutes, each.gpu, each.seconds) for each in needs]
-    assert found == [(1, 100, 41, 0, 601), (6, 600, 30, 3, 601), (3, 300, 30, 1, 601)]
-    for retries, last in (("2", [False, False, True]), ("0", [False, True, True])):
-        monkeypatch.setenv(graph.RETRIES, retries)
-        assert [graph.is_last(attempt) for attempt in (1, 2, 3)] == last
 
 
 def test_a_folder_that_a_run_cannot_write_to_is_one_line_before_it_begins(project):
