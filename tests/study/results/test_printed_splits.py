@@ -48,6 +48,8 @@ def test_they_are_a_method_of_the_study_on_the_data_sets_that_are_shown_to_be_ou
     assert view.methods == ["constant", "theirs"]
     assert view.labels["theirs"] == "Theirs (printed)"
     assert view.per_split("mnll", "boston")["theirs"].to_list() == [2.0, 2.1, 2.2]
+    sizes = view.done[view.done["dataset"] == "boston"].groupby("method")[["n_train", "n_test"]].first()
+    assert sizes.loc["theirs"].tolist() == sizes.loc["constant"].tolist()
     cells = view.cells("mnll").set_index(["method", "dataset"])["complete"]
     assert cells["theirs", "boston"]
     assert not cells.get(("theirs", "diabetes"), default=False)
