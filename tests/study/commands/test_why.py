@@ -114,6 +114,12 @@ def test_a_final_model_is_no_split(project, gpbench):
     assert out.count("it was never fitted") == 5  # nor an earlier fit of one
 
 
+def test_a_fit_is_of_the_split_and_replica_that_were_asked_for(project):
+    words = ["method=constant", "dataset=boston", "split=3", "replica=2"]
+    (cell,) = fit_one._resolve_one(places.find(), words).cells
+    assert [(fit.split, fit.replica) for fit in cell.fits] == [(3, 2)]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
