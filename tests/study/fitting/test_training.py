@@ -336,6 +336,9 @@ def test_a_fit_that_runs_is_looked_at_on_its_first_test_rows_and_notes_the_train
     ended = outcomes.finish(Outcome("done"), GaussianMixture(whole, np.ones_like(whole)), fold, "regression", 0.0)
     noted = ended.info["train_target_mean"] + ended.info["train_target_sd"]
     assert noted == pytest.approx([49.5, np.arange(100.0).std()])
+    same = np.full_like(whole, 7.0) + 1e-12 * whole  # but for rounding
+    alike = outcomes.finish(Outcome("done"), GaussianMixture(same, np.ones_like(same)), fold, "regression", 0.0)
+    assert (ended.reason, alike.reason) == ("", "predicts the same for all 300 test rows")
 
 
 def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case):
