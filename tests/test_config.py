@@ -105,6 +105,11 @@ def test_overrides_reach_the_item_with_their_types():
     assert (protocol.splits.train_fraction, protocol.splits.count) == (0.8, 20)
 
 
+def test_what_a_file_refers_to_is_put_in_without_an_override_too(project):
+    (project / "conf/budget/mine.yaml").write_text("defaults: [smoke, _self_]\ntitle: as ${budget.name}\n")
+    assert compose(project / "conf", "budget", "mine").title == "as mine"
+
+
 def test_updates_go_by_the_size_of_the_training_inputs():
     sizes = Sizes(small=1, medium=2, large=3)
     assert [sizes.steps(values) for values in (9_999, 10_000, 299_999, 300_000)] == [1, 2, 2, 3]
