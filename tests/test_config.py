@@ -12,6 +12,7 @@ from hydra.core.global_hydra import GlobalHydra
 from gpbench import config
 from gpbench.config.compose import MethodConfig, _merged, compose
 from gpbench.config.overrides import split_overrides
+from gpbench.config.schema import Sizes
 from gpbench.errors import UserError
 from gpbench.places import Places
 from gpbench.study.planning import plan
@@ -102,6 +103,16 @@ def test_overrides_reach_the_item_with_their_types():
     assert svgp.header.steps == 7
     protocol = compose(CONF, "protocol", "common", ("splits.train_fraction=0.8",))
     assert (protocol.splits.train_fraction, protocol.splits.count) == (0.8, 20)
+
+
+def test_what_a_file_refers_to_is_put_in_without_an_override_too(project):
+    (project / "conf/budget/mine.yaml").write_text("defaults: [smoke, _self_]\ntitle: as ${budget.name}\n")
+    assert compose(project / "conf", "budget", "mine").title == "as mine"
+
+
+def test_updates_go_by_the_size_of_the_training_inputs():
+    sizes = Sizes(small=1, medium=2, large=3)
+    assert [sizes.steps(values) for values in (9_999, 10_000, 299_999, 300_000)] == [1, 2, 2, 3]
 
 
 @pytest.mark.parametrize(

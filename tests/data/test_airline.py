@@ -19,6 +19,7 @@ FLIGHTS = [
     (3, 1, 6, 2400, 5, "N3", 78, 0, 515),  # year not known
     (4, 30, 3, 5, 100, "N4", 50, 61, 300),  # built before 1950
     (4, 30, 3, 2400, 59, "N1", 50, 61, 300),
+    (5, 1, 4, 1200, 1301, "N5", 61, 0, 300),  # of the oldest aircraft, on time
 ]
 
 
@@ -31,7 +32,7 @@ def folder(tmp_path):
     names = ["Month", "DayofMonth", "DayOfWeek", "DepTime", "ArrTime", "TailNum", "AirTime", "ArrDelay", "Distance"]
     text = pd.DataFrame(FLIGHTS, columns=names).assign(Origin="IAD").to_csv(index=False)
     (tmp_path / EXPO[0]).write_bytes(bz2.compress(text.encode()))
-    (tmp_path / EXPO[1]).write_text("tailnum,type,year\nN1,Corporation,1998\nN2,,2008\nN3,,None\nN4,,1946\n")
+    (tmp_path / EXPO[1]).write_text("tailnum,type,year\nN1,Corporation,1998\nN2,,2008\nN3,,None\nN4,,1946\nN5,,1950\n")
     return tmp_path
 
 
@@ -42,14 +43,15 @@ def test_features_and_both_targets(folder):
         [10, 810, 116, 20 * 60 + 3, 22 * 60 + 11, 4, 3, 1],
         [0, 810, 113, 7 * 60 + 54, 10 * 60 + 2, 4, 3, 1],
         [10, 300, 50, 1440, 59, 3, 30, 4],
+        [58, 300, 61, 12 * 60, 13 * 60 + 1, 4, 1, 5],
     ]
-    assert made.targets.tolist() == [[0], [1], [1]]
-    assert read.read(flights(["delay"], EXPO), folder).targets.tolist() == [[-14], [2], [61]]
+    assert made.targets.tolist() == [[0], [1], [1], [0]]
+    assert read.read(flights(["delay"], EXPO), folder).targets.tolist() == [[-14], [2], [61], [0]]
 
 
 def test_both_forms_give_the_same_arrays(folder):
     whole = [f for f in FLIGHTS if f[3] is not None]
-    years = {"N1": 1998, "N2": 2008, "N3": 0, "N4": 1946}
+    years = {"N1": 1998, "N2": 2008, "N3": 0, "N4": 1946, "N5": 1950}
     order = dict(zip(airline.EXPO, (0, 1, 2, 3, 4, 6, 8, 7), strict=True))
     columns = {name: np.array([f[place] for f in whole], np.int16) for name, place in order.items()}
     np.savez(folder / "flights.npz", plane_year=np.array([years[f[5]] for f in whole], np.int16), **columns)

@@ -146,9 +146,15 @@ def spoil_expectation(mine: Path) -> None:
     describe(Path(), mean=17.6)
 
 
+def spoil_units(mine: Path) -> None:
+    entry = Path("conf/dataset/mine.yaml")
+    entry.write_text(entry.read_text().replace("units: {y: km}", "units: {y: miles}"))
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
+        (spoil_units, "mine.yaml changed; run `gpbench data prepare mine`"),
         (spoil_raw, "mine: WRONG: data/raw/mine/rows.txt: "),
         (spoil_prepared, "mine.npz cannot be read"),
         (spoil_expectation, "mine: WRONG: data set 'mine': target_mean is [17.5]"),

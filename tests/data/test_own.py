@@ -169,13 +169,19 @@ def test_a_name_that_another_process_takes_meanwhile_stays_theirs(gpbench, monke
     assert not Path("data/raw/mine").exists()
 
 
-def test_a_raw_file_without_an_entry_is_replaced_by_no_other(gpbench):
+def test_a_raw_file_without_an_entry_is_replaced_by_no_other_and_stays_where_adding_fails(gpbench, monkeypatch):
     write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 5)])
     raw, command = Path("data/raw/mine/mine.csv"), ("data", "add", "mine.csv", "--target", "y")
     for _ in range(2):  # of the same content, it may be added again
         assert gpbench(*command).code == 0
         Path("conf/dataset/mine.yaml").unlink()
     held = raw.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(own, "write_text", lambda *_: Path("/dev/full").write_text("x"))
+        assert "No space left on device" in gpbench(*command).err
+        assert (raw.read_bytes(), Path("data/prepared/mine.npz").exists()) == (held, False)
+        assert gpbench(*command, "--name", "other").code == 1
+        assert not Path("data/raw/other/mine.csv").exists(), "this one is new"
     write("mine.csv", ("x", "y"), [(1, 2), (3, 3), (4, 6)])
     answer = gpbench(*command)
     assert (answer.code, answer.err.count("\n"), "mine.csv holds other data" in answer.err) == (1, 1, True)

@@ -195,6 +195,8 @@ def test_numbers_of_test_rows():
         splits = freeze(protocol(name), AIRLINE).splits
         assert splits.sizes(AIRLINE.rows) == (AIRLINE.rows - 100_000, 100_000)
     assert freeze(protocol("cutajar2016"), SPAM).splits.sizes(SPAM.rows) == (4601 - 68, 68)  # sqrt(4601) = 67.8
+    schemes = ("permutation", "shuffle", "train_test_split")  # 90 % of 13 rows are 11.7
+    assert [frozen("common", 13, scheme=scheme).sizes(13) for scheme in schemes] == [(12, 1), (11, 2), (11, 2)]
 
 
 def test_a_frozen_protocol_holds_what_decides_the_fit_and_nothing_else():

@@ -166,6 +166,17 @@ def test_figures_that_differ(expect, said):
         check(FOUND, entry(expect=stated(**expect)))
 
 
+@pytest.mark.parametrize(("window", "fits"), [([0.0, 1.0], True), ([0.1, 1.0], False), ([0.0, 0.9], False)])
+def test_events_lie_in_their_window(window, fits):
+    """From 0 to 1, borders included."""
+    dataset = entry(window=[window])
+    if fits:
+        check(FOUND, dataset)
+    else:
+        with pytest.raises(UserError, match="events lie outside the window"):
+            check(FOUND, dataset)
+
+
 @pytest.mark.parametrize(("mean", "fits"), [(0.00000123, True), (0.0000012300001, True), (0.00000124, False)])
 def test_digits_of_small_numbers(mean, fits):
     """The last digit of 1.23e-6 stands for 10^-8."""

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from gpbench.data import table as tables
 from gpbench.data.table import Table, check, load, save
 from gpbench.errors import UserError
 
@@ -37,6 +38,12 @@ def test_a_good_table_passes():
 def test_unusable_tables_are_refused(changes, task, said):
     with pytest.raises(UserError, match=said):
         check(dataclasses.replace(GOOD, **changes), "mine", task, 3)
+
+
+def test_the_row_of_a_fault_counts_from_the_first_of_the_table(monkeypatch):
+    monkeypatch.setattr(tables, "CHUNK", 4)  # two rows at a time
+    with pytest.raises(UserError, match="input 'b' is not a finite number in row 3"):
+        check(dataclasses.replace(GOOD, inputs=spoilt(GOOD.inputs, 3, np.nan)), "mine", "regression", 3)
 
 
 def test_a_prepared_file_is_read_as_written(tmp_path):

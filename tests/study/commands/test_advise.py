@@ -5,9 +5,11 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from gpbench.cli import advise, grammar
+from gpbench.config.overrides import split_overrides
 from gpbench.errors import UserError
 from gpbench.study.planning import cost
 
@@ -52,6 +54,19 @@ def test_the_cheapest_methods_that_fit_together_are_afforded():
     minutes = {"dear": 8.0, "cheap": 1.0, "middle": 4.0}
     for most, least, chosen in ((5, 0, ["cheap", "middle"]), (4.9, 0, ["cheap"]), (0.5, 2, ["cheap", "middle"])):
         assert advise._affordable(minutes, most, least) == chosen
+
+
+def test_the_cheapest_of_those_that_are_not_told_from_the_best_is_named(monkeypatch):
+    scores = pd.DataFrame({"mean": [1.0, 1.1, 2.0], "sd": 0.1, "n": 3, "complete": True, "statuses": ""}, list("abc"))
+    seconds = pd.DataFrame({"method": list("abc"), "seconds_train": [5.0, 2.0, 1.0]})
+    others = {"lower": [-0.1, 0.5], "upper": [0.3, 1.5], "p": [0.3, 0.01], "worse": [0.6, 1.0]}
+    told = pd.DataFrame({"best": "a", "method": ["b", "c"], "difference": [0.1, 1.0]} | others)
+    monkeypatch.setattr("gpbench.report.significance.comparisons.differences_to_best", lambda *_: told)
+    view = SimpleNamespace(done=seconds, methods=list("abc"), study={"name": "quick"}, error_metric=lambda _: "rmse")
+    view.cells_of = lambda *_: scores
+    best, lines = advise._recommendation(view, "mine")
+    assert (best, lines[-1]) == ("a", "the cheapest of those: b, 2.00 s a fit, not 5.00 s")
+    assert "better than c" in lines
 
 
 def test_targets_have_an_order():
@@ -109,6 +124,9 @@ def test_set_says_what_overrides_say_in_every_command(project, gpbench):
     fitted = gpbench("fit", "method=linear", "dataset=diabetes", "--set", "linear.folds=3", "--set", "budget=smoke")
     same = gpbench("fit", "method=linear", "dataset=diabetes", "method.folds=3", "budget=smoke")
     assert fitted.out == same.out != ""
+    blank = SimpleNamespace(overrides="splits=2", set=["svgp.label='A b'", "datasets=[a, b]"])
+    grammar.settle(blank)
+    assert split_overrides(blank.overrides) == [("splits", "2"), ("svgp.label", "'A b'"), ("datasets", "[a, b]")]
 
 
 def test_colour_is_for_terminals_without_no_color(monkeypatch):

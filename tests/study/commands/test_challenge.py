@@ -123,6 +123,13 @@ def test_classes_go_by_the_labels_that_are_printed_or_by_their_numbers(gpbench, 
     assert said.endswith(f"ours is {labels.index(true)}; are the rows ours?\n")
 
 
+def test_quantiles_may_stand_in_any_order():
+    frame = pd.DataFrame({"q95": [1.6, 2.6], "y": [0.0, 1.0], "q5": [-1.6, -0.6], "q50": [0.0, 1.0]})
+    columns, given_as = challenging._kind(frame, SimpleNamespace(classes=[]), "mine.csv")
+    assert columns == ["q5", "q50", "q95"]
+    assert given_as(frame[columns].to_numpy()).mean().ravel() == pytest.approx([0.0, 1.0])
+
+
 def test_samples_come_near(root, challenge):
     frame = predictions(root, REGRESSION["moments"]).reset_index(drop=True)
     drawn = np.random.default_rng(0).normal(frame["mean"], frame["sd"], (500, len(frame)))

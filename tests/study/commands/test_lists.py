@@ -49,6 +49,9 @@ def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(w
     said = capsys.readouterr().err
     assert (said.count("\n"), "damaged.json is damaged (" in said) == (1, True)
     (where.plans / "damaged.json").unlink()
+    (where.plans / f"{old}.seen").touch()  # its plan is what it was, and the store another
+    assert [run.name for run in lists.runs(where)] == [old, new]
+    (where.plans / f"{old}.seen").unlink()
     words = config.command_words(lists.runs(where)[0].command)
     assert planning.run_name(*words) == new
     assert main(["status"]) == 0

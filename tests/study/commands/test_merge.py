@@ -133,7 +133,8 @@ def test_a_fit_that_failed_here_and_is_done_there_is_done(other, gpbench, tmp_pa
     assert gpbench("record", "--merge", str(third)).code == 0
     statuses = {row["split"]: row["status"] for row in committed.by_fit(where, name).values()}
     assert statuses == {0: "done", 1: "done", 2: "failed"}
-    assert gpbench("record", "--merge", str(other)).code == 0
+    answer = gpbench("record", "--merge", str(other))
+    assert (answer.code, "in place of other code" in answer.out) == (0, False), "it is the same fit"
     assert {row["status"] for row in committed.by_fit(where, name).values()} == {"done"}
 
 

@@ -163,6 +163,10 @@ def test_a_fit_of_todays_code_answers_before_a_later_one_of_other_code(own, monk
         other = json.loads(own("fit", "method=linear", "dataset=mine").out)["fit_id"]
         assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == other != fit_id
     assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == fit_id
+    with monkeypatch.context() as patch:
+        patch.setattr(predict_csv.identity, "versions", lambda *modules: {"numpy": "0.1"})
+        final = json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out)["fit_id"]
+    assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == final, "as it has seen all rows"
 
 
 def test_a_fit_says_that_its_predictions_are_constant(own):

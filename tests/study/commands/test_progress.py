@@ -1,10 +1,14 @@
-"""What a job says of the study that it belongs to."""
+"""What a job says of the study that it belongs to, and what it asks for."""
 
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 from gpbench import places
 from gpbench.study.commands import snakemake_graph as graph
+from gpbench.study.planning import batches
+from gpbench.study.records import Batch
+from handmade import CELL, WHAT, planned
 
 BATCHES = {"a": 60.0, "b": 60.0, "c": 120.0}
 
@@ -25,3 +29,17 @@ def test_a_job_says_how_far_its_study_is_and_when_it_will_end(project, monkeypat
         (where.runs / f"{name}.json").touch()
         os.utime(where.runs / f"{name}.json", (ended, ended))
     assert clock.in_words() == "; study 25% done, about 8 min left"  # 60 of 240 s took 150
+
+
+def test_a_job_asks_for_what_its_largest_group_needs(monkeypatch):
+    group = batches.group_of(CELL, (planned(),), 9)
+    how = replace(CELL.how, device="cuda", threads=2, job_minutes=30)
+    apart = replace(group, how=how, what=replace(WHAT, trained_by="synchronous", workers=3))  # a GPU for each
+    shared = replace(apart, how=replace(how, threads=1), what=replace(WHAT, trained_by="asynchronous", workers=3))
+    cost = SimpleNamespace(memory_mb=lambda group: 100 * group.cores)
+    needs = [graph._needs(Batch("b", (group, *more), 600.2), cost) for more in ((), (apart,), (shared,))]
+    found = [(each.threads, each.mem_mb, each.minutes, each.gpu, each.seconds) for each in needs]
+    assert found == [(1, 100, 41, 0, 601), (6, 600, 30, 3, 601), (3, 300, 30, 1, 601)]
+    for retries, last in (("2", [False, False, True]), ("0", [False, True, True])):
+        monkeypatch.setenv(graph.RETRIES, retries)
+        assert [graph.is_last(attempt) for attempt in (1, 2, 3)] == last

@@ -73,6 +73,15 @@ def test_moved_components_are_named(half_done, gpbench):
     assert lines[3].endswith("pending   to be fitted: method.hyper.jitter: 0.5 -> 1e-06")
 
 
+def test_the_last_of_several_earlier_fits_is_compared(project, gpbench):
+    where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1"
+    cells = [planning.make(where, "default", f"{words} svgp.jitter={jitter}").cells[0] for jitter in (0.5, 0.25)]
+    first, last = sorted(cells, key=lambda cell: cell.fits[0].fit_id, reverse=True)  # not in the order of the store
+    for cell in (first, last):
+        finish(Store(where.store), cell, cell.fits[0])
+    assert f"method.hyper.jitter: {last.what.method.hyper['jitter']} -> 1e-06" in gpbench("why", "svgp/boston").out
+
+
 def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
     words = ("why", "method=svgp", "dataset=boston", "budget=smoke", "protocol=common_all")
     out = gpbench(*words).out
@@ -81,6 +90,9 @@ def test_a_cell_of_another_study_protocol_or_budget(project, tiny, gpbench):
     out = gpbench("why", "method=sgp_20", "dataset=yacht", "study=tiny").out
     assert out.startswith("sgp_20 on yacht, protocol common_all, budget smoke\n")
     assert out.count("it was never fitted") == 2
+    other = planning.make(places.find(), "tiny").cells[0]
+    finish(Store(places.find().store), other, other.fits[0])  # of ten inducing inputs
+    assert gpbench("why", "method=sgp_20", "dataset=yacht", "study=tiny").out.startswith(out)
     assert "skipped   regression only" in gpbench("why", "exact_gp/wdbc").out
 
 
@@ -100,6 +112,12 @@ def test_a_final_model_is_no_split(project, gpbench):
     out = gpbench("why", "svgp/boston").out
     assert f"budget quick, split=all  {fit_id[0]}  done" in out
     assert out.count("it was never fitted") == 5  # nor an earlier fit of one
+
+
+def test_a_fit_is_of_the_split_and_replica_that_were_asked_for(project):
+    words = ["method=constant", "dataset=boston", "split=3", "replica=2"]
+    (cell,) = fit_one._resolve_one(places.find(), words).cells
+    assert [(fit.split, fit.replica) for fit in cell.fits] == [(3, 2)]
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gpbench import places
 from gpbench.config import compose
 from gpbench.data import prepare
+from gpbench.study.fitting import stopping
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import to_json
 from gpbench.study.storage.store import Store
@@ -118,3 +121,12 @@ def test_ctrl_c_leaves_a_checkpoint_of_a_fit_from_the_command_line(project, gpbe
     assert kept > 0
     assert kept % 50 == 0
     assert f"interrupted: svgp on wine, split 0: resumes at step {kept} {TOTAL}" in gpbench("status", "default").out
+
+
+def test_a_second_signal_puts_nothing_off(monkeypatch):
+    """A scheduler kills so many seconds after its first one; the end of the job's own time kills nothing."""
+    monkeypatch.setattr(stopping, "_request", SimpleNamespace(made=False, latest=math.inf))
+    monkeypatch.setattr(stopping.time, "monotonic", lambda: 100.0)
+    for latest, late in ((math.inf, False), (90.0, True), (150.0, True), (math.inf, True)):
+        stopping._ask(latest)
+        assert (stopping.is_requested(), stopping.is_late()) == (True, late)

@@ -18,6 +18,8 @@ from gpbench.predictive.counts import Counts
 from gpbench.predictive.distributions import Categorical, GaussianMixture
 from gpbench.study.commands import job
 from gpbench.study.fitting import checkpoint, contract, lightning_module, loop
+from gpbench.study.fitting import outcome as outcomes
+from gpbench.study.fitting.outcome import Outcome
 
 BATCH = 16
 
@@ -317,6 +319,20 @@ def test_a_checkpoint_of_another_configuration_is_refused(case):
 def test_looking_and_logging_change_nothing(case):
     (outcome,) = case.fit(group(case.cell, 0, eval_points=7, log_points=3))
     assert outcome.points.equals(case.alone[0].points)
+
+
+def test_a_fit_that_runs_is_looked_at_on_its_first_test_rows_and_notes_the_training_targets():
+    targets, units = np.arange(400.0)[:, None], SimpleNamespace(y_shift=np.zeros(1), y_scale=np.ones(1))
+    fold = SimpleNamespace(train=np.arange(100), test=np.arange(100, 400), targets=targets, scaling=units)
+    first = targets[None, 100:350]
+    assert outcomes.test_scores(GaussianMixture(first, np.ones_like(first)), fold, "regression")["rmse"] == 0.0
+    whole = targets[None, 100:]
+    ended = outcomes.finish(Outcome("done"), GaussianMixture(whole, np.ones_like(whole)), fold, "regression", 0.0)
+    noted = ended.info["train_target_mean"] + ended.info["train_target_sd"]
+    assert noted == pytest.approx([49.5, np.arange(100.0).std()])
+    same = np.full_like(whole, 7.0) + 1e-12 * whole  # but for rounding
+    alike = outcomes.finish(Outcome("done"), GaussianMixture(same, np.ones_like(same)), fold, "regression", 0.0)
+    assert (ended.reason, alike.reason) == ("", "predicts the same for all 300 test rows")
 
 
 def test_the_trace_begins_and_ends_with_the_fit_and_scores_where_it_looks(case):

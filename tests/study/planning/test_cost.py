@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
 
 from gpbench import places
+from gpbench.data.splits import KFold
 from gpbench.study.planning import cost as costs
 from gpbench.study.planning import estimate as costing
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.cost import CostModel, Measured, Place
-from gpbench.study.records import Cell, Cost
+from gpbench.study.records import Cell, Cost, Seconds, Tuning
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
-from handmade import finish
+from handmade import CELL, WHAT, finish, planned, record_of
 
 SMALL = "methods=[constant,svgp,exact_gp] datasets=[boston,wine] splits=2"
 QUANTILE = 1.645
@@ -72,6 +74,37 @@ def test_predictions_of_measured_cells_are_their_measurements(project):
     assert learned.seconds(boston) / boston.what.steps > 50 * rough / cell.what.steps
     assert learned.known(wanted(plan, "exact_gp", "boston")) == "unmeasured"
     assert learned.memory_mb(cell) == 150
+    finish(store, boston, boston.fits[0], "diverged")  # after as many steps as it made
+    assert make().cost.known(boston) == "near"
+
+
+def test_measured_seconds_of_a_tuned_fit_are_those_of_one_training():
+    tuned = dataclasses.replace(CELL, what=dataclasses.replace(WHAT, tune=Tuning(({}, {}), KFold(0, 5, False))))
+    once, thrice = (costs._of_store(record_of(cell, planned())).seconds for cell in (CELL, tuned))
+    assert once == pytest.approx(3 * thrice)
+
+
+def test_fits_of_a_data_set_that_is_gone_and_fits_of_no_time_are_passed_over(project):
+    plan = make("methods=[constant] datasets=[boston] splits=1")
+    (cell,) = plan.cells
+    record = record_of(cell, cell.fits[0])
+    gone = dataclasses.replace(record, address=dataclasses.replace(record.address, dataset="gone"))
+    at_once = dataclasses.replace(record.provenance, ended=record.provenance.started)
+    instant = dataclasses.replace(record, fit_id="0" * 16, seconds=Seconds(), provenance=at_once)
+    learned = costs.learn(places.find(), [gone, instant], plan.cells)
+    assert learned.seconds(cell) == plan.cost.seconds(cell)
+
+
+def test_of_several_fits_of_a_place_the_largest_peak_and_their_own_steps_count():
+    cell = dataclasses.replace(CELL, what=dataclasses.replace(WHAT, steps=20_000, until_converged=True))
+    place = costs.place(cell)
+    own = [Measured(place, "quick", 800, 80.0, peak) for peak in (300.0, 100.0)]
+    other = Measured(dataclasses.replace(place, dataset="wine"), "quick", 9000, 900.0, 500.0)
+    alone, both = (
+        CostModel(fits, {"boston": 13, "wine": 13}, {cell.family: cell.cost}) for fits in (own, [*own, other])
+    )
+    assert both.memory_mb(cell) == 450
+    assert both.steps(cell) == alone.steps(cell)
 
 
 def test_before_anything_is_measured_a_small_fit_is_quick(project):
@@ -93,9 +126,15 @@ def test_committed_records_are_measured_cells_too(project):
     assert learned.seconds(cell) / cell.what.steps == pytest.approx(2, rel=0.3)
     committed.write(where, "other", [row | {"trials": 3}], {})  # four trainings: half a second a step
     assert make().cost.seconds(cell) / cell.what.steps == pytest.approx(0.5, rel=0.3)
+    committed.write(where, "other", [row | {"steps_done": 50}], {})
+    assert make().cost.seconds(cell) / cell.what.steps == pytest.approx(4, rel=0.3)
+    committed.write(where, "other", [row | {"status": "diverged"}], {})
+    assert make().cost.known(cell) == "unmeasured"
     committed.write(where, "other", [row | {"gpu": "some GPU"}], {})
     assert make().cost.known(cell) == "unmeasured"
     assert make(f"{SMALL} trainer=gpu").cost.known(wanted(make(f"{SMALL} trainer=gpu"), "svgp", "wine")) == "measured"
+    finish(Store(where.store), cell, fit)  # the store's own record of the same fit comes first
+    assert make().cost.known(cell) == "measured"
 
 
 def test_cost_per_step_does_not_depend_on_steps_and_a_batch_is_shared_equally(project):
@@ -103,6 +142,13 @@ def test_cost_per_step_does_not_depend_on_steps_and_a_batch_is_shared_equally(pr
     assert costs.place(wanted(plan, "svgp", "wine")) == costs.place(wanted(make(), "svgp", "wine"))
     deeper = make(f"{SMALL} svgp.num_inducing=10")
     assert costs.place(wanted(deeper, "svgp", "wine")) != costs.place(wanted(make(), "svgp", "wine"))
+    searched, trained = wanted(plan, "constant", "wine"), wanted(plan, "svgp", "wine")
+    same = [
+        costs.place(dataclasses.replace(cell, address=dataclasses.replace(cell.address, budget="paper")))
+        == costs.place(cell)
+        for cell in (searched, trained)
+    ]
+    assert same == [False, True]  # the budget says how long a closed form searches
     times = "2026-01-01T10:00:00+00:00", "2026-01-01T10:00:50+00:00"
     assert costs._seconds(*times, 1.0, 5) == 10.0
     assert costs._seconds(*times, 60.0, 5) == 60.0  # resumed: only the end is between the two times
@@ -180,6 +226,27 @@ def test_the_estimate_of_a_study(project, gpbench):
     assert "4 cores: " in gpbench("cost", "--overrides", SMALL, "--cores", "4").out
 
 
+def test_the_estimate_of_tuned_fits_counts_their_trials(project):
+    """Six trials and the fit itself, in whose start the trials have no part."""
+    words = "methods=[dnn] datasets=[boston] splits=1"
+    once, tuned = (costing.Estimate(make(f"{words} tune={tune}")).parts[0].longest for tune in (0, 6))
+    assert tuned - costs.SECONDS_PER_FIT == pytest.approx(7 * (once - costs.SECONDS_PER_FIT))
+
+
+def test_the_estimate_counts_all_cores_of_a_fit_and_is_as_uncertain_as_the_machine(project):
+    store, (cell,) = Store(places.find().store), make("methods=[svgp] datasets=[wine] splits=1").cells
+    finish(store, cell, cell.fits[0])
+    plan = make("methods=[svgp] datasets=[wine] splits=1")
+    how, what = dataclasses.replace(cell.how, threads=3), dataclasses.replace(cell.what, workers=2)
+    on_six = dataclasses.replace(plan, cells=(dataclasses.replace(cell, how=how, what=what),))
+    one, six = (costing.Estimate(each, everything=True).parts[0] for each in (plan, on_six))
+    assert six.seconds == pytest.approx(6 * one.seconds)
+    _, cov = plan.cost.rate([costs.place(cell)])
+    spread = np.log(one.longest - costs.SECONDS_PER_FIT).std()
+    assert spread == pytest.approx(math.hypot(math.sqrt(cov[0, 0]), costs.MACHINE), rel=0.05)
+    assert costing._time(np.arange(101.0)) == pytest.approx((50.0, 5.0, 95.0))
+
+
 def test_pending_fits_are_counted_or_all_on_request(project, gpbench):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")
@@ -187,7 +254,9 @@ def test_pending_fits_are_counted_or_all_on_request(project, gpbench):
         finish(store, cell, fit)
     assert sum(part.fits for part in costing.Estimate(make()).parts) == 8
     assert sum(part.fits for part in costing.Estimate(make(), everything=True).parts) == 10
-    assert "10 fits of 5 cells; of the study's 10, 2 are done" in gpbench("cost", "--all", "--overrides", SMALL).out
+    out = gpbench("cost", "--all", "--overrides", SMALL).out
+    assert "10 fits of 5 cells; of the study's 10, 2 are done" in out
+    assert re.search(r"^svgp +4 .* 2\.0  1 of 2 cells$", out, re.MULTILINE), "the most memory, and what is measured"
 
 
 def test_the_interval_of_measured_fits_is_narrow_and_covers_their_total():
@@ -204,7 +273,12 @@ def test_the_interval_of_measured_fits_is_narrow_and_covers_their_total():
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [((30, 20, 45), "30 seconds (20 to 45)"), ((300, 120, 900), "5.0 minutes (2.0 to 15)")],
+    [
+        ((30, 20, 45), "30 seconds (20 to 45)"),
+        ((60, 45, 596), "1.0 minutes (0.8 to 9.9)"),
+        ((300, 120, 900), "5.0 minutes (2.0 to 15)"),
+        ((36000, 3600, 35850), "10 hours (1.0 to 10)"),
+    ],
 )
 def test_durations_are_printed_in_one_unit(seconds, said):
     assert costing.show(costing.Time(*seconds)) == said
@@ -234,4 +308,8 @@ def test_fits_that_end_by_themselves_cost_what_their_steps_are_likely_to(project
     capped = wanted(plan, "exact_gp", "boston")
     assert learned.steps(capped) == pytest.approx(capped.what.steps)
     estimate = costing.Estimate(make(overrides))
+    one, other = estimate._steps([cell, wanted(plan, "svgp", "boston")], np.random.default_rng(0))
+    assert one.std() > 0
+    cap = min(one.max(), other.max())  # what is unknown of a family's steps is unknown of all its cells
+    assert np.minimum(one, cap) == pytest.approx(np.minimum(other, cap))
     assert estimate.core.low < estimate.core.median < estimate.core.high

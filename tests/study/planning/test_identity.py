@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from gpbench.study.planning import plan as planning
 from gpbench.study.planning.resolve import resolve
 from gpbench.study.storage import seals
 from gpbench.study.storage.store import Store
-from handmade import finish
+from handmade import WHAT, finish
 
 METHOD = '''\
 """A method."""
@@ -135,6 +136,18 @@ def fits(overrides: str = "", study: str = "default") -> dict[tuple, str]:
 
 
 CELLS = "methods=[constant,svgp,dsvi] datasets=[boston,wine] splits=2 "
+
+
+def test_names_of_finished_fits_stay():
+    """All stores and committed records name fits so: `tune` came later, and counts only where there is one."""
+    what = {"kind": "predict", "steps": None}
+    assert identity.identify(what, 2, 1) == identity.identify(what | {"tune": None}, 2, 1) == "d3b424655a4adb24"
+    assert identity.identify(what | {"tune": {"candidates": []}}, 2, 1) != "d3b424655a4adb24"
+
+
+def test_the_configuration_is_all_but_code_and_versions():
+    moved = replace(WHAT, code={"gpbench.methods.constant": "0"}, versions={"numpy": "9"})
+    assert moved.configuration == WHAT.configuration != replace(WHAT, noise_block=51).configuration
 
 
 def test_fits_have_unique_identities(project):

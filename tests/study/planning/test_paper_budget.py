@@ -1,4 +1,4 @@
-"""Budget `paper` has the updates that each paper gives for each of its methods, and `smoke` is short for all."""
+"""Budgets: whose updates a fit makes; `paper` has those that each paper gives, and `smoke` is short for all."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 from gpbench import config
 from gpbench.places import Places
 from gpbench.study.planning.resolve import configured_method, resolve
+from gpbench.study.records import Cell
 from projects import REPOSITORY
 
 BSGP, ROUNDS = (10_000 * 21, 256 * 32, 256, 21), (10_000, 256 * 32, 256, 1)
@@ -20,6 +21,11 @@ def cells_of(study: str):
     """Of a study under the budget, by method."""
     cells = resolve(Places(REPOSITORY, REPOSITORY / "store"), study, "budget=paper").cells
     return {method: [cell for cell in cells if cell.method == method] for method in (cell.method for cell in cells)}
+
+
+def planned(words: str) -> tuple[Cell, ...]:
+    """The cells of the default study with overrides."""
+    return resolve(Places(REPOSITORY, REPOSITORY / "store"), "default", words).cells
 
 
 @pytest.mark.parametrize(
@@ -62,3 +68,17 @@ def test_smoke_draws_little_with_every_method():
     hypers = {m: configured_method(where, m, budget, []).hyper for m in config.options(where.conf, "method")}
     large = {m: (key, getattr(h, key)) for m, h in hypers.items() for key in counts if getattr(h, key, 0) > 256}
     assert large == {}
+
+
+def test_updates_are_those_of_the_search_or_the_method_or_its_family_or_the_default():
+    numbers = {"lbfgs": 10, "bsgp_2": 11, "bsgp": 12, "default": 13}
+    words = [f"budget.steps.{key}={{small:{n},medium:{n},large:{n}}}" for key, n in numbers.items()]
+    methods = "methods=[svgp,bsgp_2,bsgp_1,heteroscedastic_gp,constant]"
+    cells = planned(f"{methods} datasets=[boston] splits=1 {' '.join(words)}")
+    assert [cell.what.steps for cell in cells] == [10, 11, 12, 13, None]
+
+
+def test_fits_by_present_gradients_alone_end_by_themselves():
+    pushed = "variants={pushed:{method:svgp,optimiser:adam,scheme:asynchronous,workers:2}}"
+    cells = planned(f"methods=[constant,bsgp_1,svgp] {pushed} datasets=[boston] splits=1 budget=converged")
+    assert {cell.method for cell in cells if cell.what.until_converged} == {"svgp"}

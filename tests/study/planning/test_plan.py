@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpbench import places
+from gpbench.cli import look
 from gpbench.errors import UserError
 from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.planning import plan as planning
@@ -85,18 +86,23 @@ def test_a_fit_under_two_names_is_counted_as_often_as_it_is_listed(project, gpbe
     assert last.endswith("; 2 done, 0 skipped, 0 failed; 2 of them again under another name")
     (minutes,) = {line.split(" min")[0].split()[-1] for line in listed if " pending " in line}
     assert float(re.search(r"about (\S+) minutes", last)[1]) == pytest.approx(float(minutes), abs=0.06)
+    costs = gpbench("cost", *words, "--set", "splits=2").out
+    assert ": 1 fit of 1 cell; of the study's 2, 1 are done" in costs  # what two names share is run once
 
 
 def test_minutes_of_a_core_are_of_all_cores(project):
     """Of a fit by threads and workers that take as long by the clock."""
-    one, four = (make(f"{SMALL} only=[svgp] trainer.threads={threads}").rows() for threads in (1, 4))
-    assert [row.minutes for row in four] == pytest.approx([4 * row.minutes for row in one])
+    one, four = (make(f"{SMALL} only=[svgp] trainer.threads={threads}") for threads in (1, 4))
+    assert [row.minutes for row in four.rows()] == pytest.approx([4 * row.minutes for row in one.rows()])
+    assert look._progress(four).minutes == pytest.approx(4 * look._progress(one).minutes)
 
 
 def test_too_many_rows_are_skipped(project):
     entry = project / "conf/dataset/boston.yaml"
-    entry.write_text(entry.read_text().replace("rows: 506", "rows: 6000"))
-    assert wanted(make(), "exact_gp", "boston").skip == "5400 training rows, at most 5000; gp_pcg takes more"
+    text = entry.read_text()
+    for rows, reason in ((5556, ""), (5557, "5001 training rows, at most 5000; gp_pcg takes more")):
+        entry.write_text(text.replace("rows: 506", f"rows: {rows}"))
+        assert make("methods=[exact_gp] datasets=[boston] splits=1").cells[0].skip == reason
 
 
 def test_states_of_planned_fits(project, gpbench):
@@ -104,10 +110,12 @@ def test_states_of_planned_fits(project, gpbench):
     constant, svgp = wanted(plan, "constant", "boston"), wanted(plan, "svgp", "boston")
     finish(store, constant, constant.fits[0])
     finish(store, svgp, svgp.fits[0], "diverged", "not finite at step 7")
-    states = make().states
+    made = make()
+    states = made.states
     assert states[constant.fits[0].fit_id] == ("done", "")
     assert states[constant.fits[1].fit_id] == ("pending", "new")
     assert states[svgp.fits[0].fit_id] == ("diverged", "not finite at step 7")
+    assert [row.minutes > 0 for row in made.rows()] == [row.state == "pending" for row in made.rows()]
     changed = make(f"{SMALL} svgp.jitter=0.5")
     first = wanted(changed, "svgp", "boston").fits[0].fit_id
     assert changed.states[first] == ("pending", "method.hyper.jitter: 1e-06 -> 0.5")
@@ -140,6 +148,9 @@ def test_splits_share_a_tensor_batch_if_a_step_is_small(project):
 
     assert sizes("") == {1}
     assert sizes("svgp.optimiser=adam") == {5}  # 100 inducing inputs x 455 rows
+    assert sizes("svgp.optimiser=adam trainer.small=45500") == {5}
+    assert sizes("svgp.optimiser=adam trainer.small=45499") == {1}
+    assert sizes("svgp.optimiser=adam tune=2") == {1}  # each has settings of its own
     assert sizes("svgp.optimiser=adam svgp.num_inducing=200") == {1}
     assert sizes("svgp.num_inducing=4") == {1}  # by L-BFGS each would be searched by itself
     adam = "svgp.optimiser=adam"
@@ -169,6 +180,16 @@ def test_interrupted_groups_come_first_and_unchanged(project):
     assert plan.states[group.fits[2].fit_id] == ("pending", "resumes at step 150")
     planned = [f.fit_id for b in plan.batches for g in b.groups for f in g.fits]
     assert len(planned) == len(set(planned)) == 12
+    last = max(group.fits, key=lambda fit: fit.fit_id)  # a study of this fit alone takes up the others with it
+    (alone,) = make(f"{words.replace('=6', '=1')} only=[svgp] first_split={last.split}").batches
+    assert alone.groups == (group,)
+    finish(store, wanted(plan, "svgp", "boston"), last)
+    left = make(words).batches
+    assert left[0].groups[0] == group
+    assert [len(g.fits) for b in left for g in b.groups if g.address.method == "svgp"] == [5, 1]
+    store.begin(replace(group, group_id="0123456789abcdef", fits=group.fits[:1]))  # its process was killed
+    again = [f.fit_id for b in make(words).batches for g in b.groups for f in g.fits]
+    assert len(again) == len(set(again))
 
 
 def test_an_interrupted_group_of_another_study_is_not_planned_and_said_to_be_one(project, gpbench):
@@ -271,6 +292,8 @@ def test_jobs_read_the_graph_of_the_main_process(project, monkeypatch):
     assert later.name == loaded.name
     assert {needs.minutes for needs in later.batches.values()} == {7}
     assert {files.minutes for files in later.datasets.values()} == {7}
+    assert "wine" in loaded.catalogue
+    assert "fashion_mnist" not in loaded.catalogue, "which is large, and made on request"
     graph.write(where, later, plan, executing=True)
     for waited_for in (loaded, later):
         monkeypatch.setenv(graph.GRAPH, waited_for.file)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpbench import places
+from gpbench.data.splits import KFold
 from gpbench.errors import UserError
 from gpbench.study.planning import search
 from gpbench.study.planning.cost import CostModel
@@ -40,6 +41,9 @@ def test_every_method_makes_the_same_effort_and_fits_that_are_not_tuned_keep_the
     moved = {name for name in plain if plain[name].fits != tuned[name].fits}
     assert moved == {"svgp", "dsvi", "dnn", "gradient_boosting"}
     assert tuned["svgp"].fits != cells(METHODS + "tune=5")["svgp"].fits
+    assert tuned["svgp"].what.tune.inner == KFold(seed=0, count=5, stratified=False)
+    of_classes = cells("methods=[svgp] datasets=[wine] splits=1 tune=2")["svgp"].what.tune.inner
+    assert of_classes == KFold(seed=0, count=5, stratified=True)
     model = CostModel([], {"boston": 13}, {cell.family: cell.cost for cell in tuned.values()})
     assert model.seconds(tuned["dnn"]) > 6 * model.seconds(plain["dnn"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -14,7 +15,7 @@ from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect, convergence
 from gpbench.study.storage import committed
 from gpbench.study.storage.store import Store
-from handmade import finish, record_of
+from handmade import CELL, WHAT, finish, planned, record_of
 
 SMALL = "methods=[constant,svgp] datasets=[boston] splits=3"
 NOTED = (
@@ -140,7 +141,25 @@ def test_a_certificate_is_made_once_and_joins_the_scores(project, monkeypatch, g
     assert store.has(cell.fits[0].fit_id)
 
 
+def test_a_certificate_says_what_the_last_tenth_of_the_steps_gained(tmp_path, monkeypatch):
+    short, long = record_of(CELL, planned(0)), record_of(replace(CELL, what=replace(WHAT, steps=400)), planned(1))
+    traces = {
+        short.fit_id: pd.DataFrame({"step": [50, 91, 100], "objective": [0.0, -20.0, -16.0]}),
+        long.fit_id: pd.DataFrame({"step": [300, 361, 400], "objective": [0.0, -8.0, -1.0]}),
+    }
+    mnll = {short.fit_id: 2.5, long.fit_id: 2.25}
+    monkeypatch.setattr(certify.arrays, "trace", lambda folder: traces[folder.name])
+    monkeypatch.setattr(certify.scoring, "scores", lambda store, record: {"mnll": mnll[record.fit_id]})
+    # of nine training rows: 13.5 nats more
+    gained = {"certificate_steps": 400, "certificate_objective": 1.5, "certificate_mnll": -0.25}
+    assert certify.compared(Store(tmp_path), short, long) == gained
+
+
 def test_without_a_finished_fit_there_is_nothing_to_certify(project, gpbench):
+    words = "methods=[bsgp_1] datasets=[boston] splits=1 budget=smoke"
+    (cell,) = planning.make(places.find(), "default", words).cells
+    finish(Store(places.find().store), cell, cell.fits[0])  # of a Markov chain
+    assert "has no finished fit by gradients in the store" in gpbench("certify", "--overrides", words).err
     assert "has no finished fit by gradients in the store; run it first" in gpbench("certify").err
 
 

@@ -57,6 +57,8 @@ def test_scores_have_a_row_for_every_fit(study):
     assert fates["svgp", "boston", 0] == ("diverged", "not finite at step 7")
     assert fates["svgp", "boston", 1][1].startswith("interrupted at step 50 of ")
     assert fates["svgp", "wine", 0] == ("failed", "ValueError: no")
+    timed = {status for status, part in scores.groupby("status") if part["seconds_train"].notna().all()}
+    assert timed == {"done", "diverged", "failed"}  # what has ended has taken its time
     assert len(scores) == 12
     assert counts == scores["status"].value_counts().to_dict()
 
@@ -123,6 +125,8 @@ def test_traces_and_points_are_of_finished_fits(study):
     classes = points[points["fit_id"].isin(done.query("dataset == 'wine'")["fit_id"])]
     assert classes["confidence"].between(1 / 3, 1).all()
     assert (classes["p_true"] <= classes["confidence"]).all()
+    probabilities = classes[["p0", "p1", "p2"]].to_numpy()
+    assert classes["p_true"].tolist() == probabilities[range(len(classes)), classes["y"].astype(int)].tolist()
 
 
 def test_study_json_lists_the_expected_fits(study):
@@ -171,9 +175,15 @@ def test_seen_depends_on_the_store_and_on_the_scoring_code(study, monkeypatch):
     where, name, store = study
     plan = collect.read_plan(where, name)
     before = collect.seen(collect.Ended(where, plan.name), plan)
-    assert before == collect.seen(collect.Ended(where, plan.name), plan)
+    ended = collect.Ended(where, plan.name)
+    assert before == collect.seen(ended, plan)
+    for limit in ({"r_hat": 1.3}, {"gain": 0.3}):
+        assert collect.seen(ended, replace(plan, cells=tuple(replace(cell, **limit) for cell in plan.cells))) != before
     store.clear([next(i for i in store.ids() if store.record(i).status == "failed")])
     after = collect.seen(collect.Ended(where, plan.name), plan)
+    assert after != before
+    store.certify(store.ids()[0], {"certificate_steps": 8})
+    before, after = after, collect.seen(collect.Ended(where, plan.name), plan)
     assert after != before
     monkeypatch.setattr(scoring, "digest", lambda: "another metric")
     assert collect.seen(collect.Ended(where, plan.name), plan) != after

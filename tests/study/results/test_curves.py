@@ -115,3 +115,12 @@ def test_a_long_trace_and_many_test_rows_stay_small():
     }
     texts = [",".join(line.get(name, "") for name in committed.CURVES[file]) for file in lines for line in lines[file]]
     assert sum(len(text) + 1 for text in texts) <= MOST
+
+
+def test_what_was_measured_of_systems_is_read_as_it_was_with_what_is_no_number(tmp_path):
+    measured = pd.DataFrame({"step": [1, 2], "iterations": [7, 9], "residual": [0.123456, np.nan]})
+    lines = curves.system_lines("f" * 16, measured)
+    committed_text = [f"{line['fit_id']},{line['measured']},{line['values']}\n" for line in lines]
+    (tmp_path / "systems.csv").write_text("fit_id,measured,values\n" + "".join(committed_text))
+    expected = measured.assign(residual=[0.12346, np.nan], fit_id="f" * 16)
+    pd.testing.assert_frame_equal(curves.read_systems(tmp_path), expected, check_dtype=False)

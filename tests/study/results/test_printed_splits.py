@@ -48,6 +48,8 @@ def test_they_are_a_method_of_the_study_on_the_data_sets_that_are_shown_to_be_ou
     assert view.methods == ["constant", "theirs"]
     assert view.labels["theirs"] == "Theirs (printed)"
     assert view.per_split("mnll", "boston")["theirs"].to_list() == [2.0, 2.1, 2.2]
+    sizes = view.done[view.done["dataset"] == "boston"].groupby("method")[["n_train", "n_test"]].first()
+    assert sizes.loc["theirs"].tolist() == sizes.loc["constant"].tolist()
     cells = view.cells("mnll").set_index(["method", "dataset"])["complete"]
     assert cells["theirs", "boston"]
     assert not cells.get(("theirs", "diabetes"), default=False)
@@ -139,3 +141,9 @@ def test_a_line_without_a_score_is_named(tmp_path):
     path.write_text("dataset,split,nll\nboston,0,2.5\n")
     with pytest.raises(UserError, match="line 2: .* nll is not a metric"):
         printed_splits.released(path)
+
+
+def test_a_split_that_stands_there_twice_is_named(tmp_path):
+    (tmp_path / "scores.csv").write_text("dataset,split,rmse\nboston,0,0.5\nboston,1,0.5\nboston,0,0.25\n")
+    with pytest.raises(UserError, match=r"scores\.csv, line 4: \('boston', 0\) stands there twice"):
+        printed_splits.released(tmp_path / "scores.csv")

@@ -28,6 +28,7 @@ from gpbench.study.records import Cell, Fit, Group, MethodSettings
 from gpbench.study.results import chain_file, collect
 from gpbench.study.storage import arrays
 from gpbench.study.storage.store import Store
+from handmade import record_of
 from plugins import install
 from projects import prepared_project
 
@@ -121,6 +122,8 @@ def test_chains_with_different_numbers_of_rows_do_not_share_a_batch(chain_cell):
     alternating = tuple(replace(fit, rows=(10, 20)[fit.replica % 2]) for fit in chain_cell.fits)
     growing = replace(chain_cell, fits=alternating)
     assert [{r % 2 for _, r in group} for group in grouped(growing, replicas=10, kind="predict")] == [{0}, {1}]
+    stairs = replace(chain_cell, fits=tuple(replace(fit, rows=10 + fit.replica % 3) for fit in chain_cell.fits))
+    assert [{r % 3 for _, r in group} for group in grouped(stairs, replicas=20, kind="predict")] == [{0, 1}, {2}]
 
 
 def test_effective_sample_sizes_are_those_of_an_autoregression(mixed):
@@ -135,6 +138,8 @@ def test_effective_sample_sizes_are_those_of_an_autoregression(mixed):
     np.testing.assert_allclose(fits["ess_percent_per_cubic"], fits["ess_percent"] / 4)
     np.testing.assert_allclose(fits["ess_per_second"], fits["ess_min"] / fits["seconds_train"])
     np.testing.assert_allclose(fits["ess_bulk_per_cubic"], fits["ess_bulk"] / (4 * CHAINS))
+    seconds = fits.groupby("split")["seconds_train"].transform("sum")  # of all chains of a split
+    np.testing.assert_allclose(fits["ess_bulk_per_second"], fits["ess_bulk"] / seconds)
     assert fits[
         ["acceptance_theta", "cholesky", "inverse", "product", "cubic", "quadratic"]
     ].drop_duplicates().to_numpy(float).tolist() == [[0.25, 2, 1, 1, 4, 7]]
@@ -154,6 +159,7 @@ def test_moments_and_draws_are_those_of_the_chains(where, mixed):
     chain = arrays.read(Store(where.store).folder(fit_id), "chain")
     assert chain["names"].tolist() == NUMBERS
     np.testing.assert_allclose(diagnostics.geyer_ess(chain["draws"]), chain["ess"], rtol=1e-4)  # kept in float32
+    assert mixed.done.set_index("fit_id").loc[fit_id, "ess_min"] == chain["ess"].min()
     own = prefixes[(prefixes["fit_id"] == fit_id) & (prefixes["quantity"] == "f[2]")].set_index("iteration")
     for t in own.index:
         np.testing.assert_allclose(own.loc[t, "mean"], chain["draws"][:t, 4].mean(dtype=float), rtol=1e-5, atol=1e-6)
@@ -335,6 +341,12 @@ def test_every_number_that_is_sampled_is_judged():
     found = diagnostics.convergence(chains)
     assert found["r_hat"] > 1.2
     assert found["ess_every"] < 20 < found["ess_bulk"]
+
+
+def test_a_chain_that_is_all_burn_in_has_one_transition(chain_cell):
+    hyper = chain_cell.what.method.hyper | {"burn_in": 0.9}
+    what = replace(chain_cell.what, steps=1, method=replace(chain_cell.what.method, hyper=hyper))
+    assert scoring.transitions(record_of(replace(chain_cell, what=what), chain_cell.fits[0])) == 1
 
 
 def test_a_chain_of_a_single_draw_has_moments(where):

@@ -232,6 +232,25 @@ def test_a_repeated_fit_replaces_its_record(study):
     assert committed.write(where, name, [new], {}) == (1, 6)
     assert old["fit_id"] not in committed.by_fit(where, name)
     assert committed.by_fit(where, name)["f" * 16]["status"] == "done"
+    diverged = new | {"fit_id": "e" * 16, "status": "diverged"}  # as it was trained to its end
+    assert committed.write(where, name, [diverged], {}) == (1, 6)
+    assert committed.by_fit(where, name)["e" * 16]["status"] == "diverged"
+
+
+def test_records_are_in_the_order_of_their_numbers_and_what_was_half_written_goes(study):
+    where, name, _ = study
+    path = committed.folder(where, name) / "scores.csv"
+    old = next(row for row in committed.read(path) if row["method"] == "svgp" and row["status"] == "done")
+    half = [path.with_name(f".{file.stem}.abcd_123{file.suffix}") for file in path.parent.iterdir()]
+    for each in half:
+        each.touch()
+    committed.write(where, name, [old | {"fit_id": str(split) * 8, "split": split} for split in (10, 90)], {})
+    splits = [row["split"] for row in committed.read(path) if (row["method"], row["dataset"]) == ("svgp", "boston")]
+    assert splits == [0, 1, 10, 90]
+    committed.write(where, name, [old | {"fit_id": "2" * 16, "split": 2}], {})
+    splits = [row["split"] for row in committed.read(path) if (row["method"], row["dataset"]) == ("svgp", "boston")]
+    assert splits == [0, 1, 2, 10, 90]
+    assert not any(each.exists() for each in half)
 
 
 @pytest.mark.parametrize("status", ["skipped", "failed", "out-of-memory"])

@@ -66,6 +66,7 @@ def test_a_fit_that_is_fetched_is_the_fit_that_was_sent(stores, url):
     assert there.pull(second, sorted(there.fits)) == 1
     assert files(second.folder(FIT.fit_id)) == files(first.folder(FIT.fit_id))
     assert second.fault(FIT.fit_id) == ""
+    assert (second.root / ".spool" / FIT.fit_id).is_file()
     assert there.pull(second, sorted(there.fits)) == 0
 
 
@@ -215,6 +216,15 @@ def test_checkpoints_follow_the_machine_that_is_furthest(stores, url):
     assert there.names(f"checkpoints/{group().group_id}") == []
 
 
+def test_a_checkpoint_is_sent_after_the_samples_that_it_needs(stores, url, monkeypatch):
+    store, _ = stores
+    begin(store, 50, "b")
+    there, sent = Remote(url), []
+    monkeypatch.setattr(there, "create", lambda name, content: sent.append(name.rsplit("/", 1)[1]))
+    there.push_work(store, group().group_id)
+    assert [name.split("-")[0] for name in sent] == ["group.json", "samples", "checkpoint"]
+
+
 def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(claims.time, "monotonic", lambda: now[0])
@@ -226,6 +236,9 @@ def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
     now[0] += claims.SILENCE - 1
     first.beat()
     assert not second.take(["a"])
+    now[0] += claims.SILENCE + 1
+    first.beat()
+    assert not second.take(["a"]), "the first one lives, although nobody has looked for long"
     now[0] += claims.SILENCE
     assert second.take(["a"]), "the first one has been silent"
     assert not third.take(["a"])

@@ -217,6 +217,9 @@ def test_scores_that_were_edited_are_computed_again(store, gpbench):
     exchanged = store.folder(planned(1).fit_id) / "scores.json"
     exchanged.write_bytes(written)
     assert seals.read(exchanged) is None
+    seals.write(exchanged, {"code": "0", "scores": {}})
+    renamed = exchanged.rename(exchanged.with_name("certificate.json"))
+    assert seals.read(renamed) is None
 
 
 def test_a_tracker_is_asked_for_a_copy_once_it_is_there(store, monkeypatch):

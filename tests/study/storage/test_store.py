@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -37,13 +38,14 @@ def test_an_empty_store(store):
 
 
 def test_a_fit_appears_only_when_it_is_complete(store):
-    fit = planned()
+    fit = replace(planned(), rows=8)  # of a fold that is smaller than the first
     with store.writing(fit.fit_id) as folder:
         (folder / "fit.json").write_text(to_json(record_of(CELL, fit)))
         assert not store.has(fit.fit_id)
         assert store.ids() == []
     assert store.has(fit.fit_id)
     assert (store.ids(), store.record(fit.fit_id).status) == ([fit.fit_id], "done")
+    assert store.record(fit.fit_id).rows == 8
     assert list((store.root / ".tmp").iterdir()) == []
 
 
@@ -274,6 +276,16 @@ def test_a_lock_is_seen_by_others_and_dies_with_its_holder(store):
     assert not store.busy("aa")
     with store.locked(["aa"]):
         pass
+
+
+def test_locks_are_taken_in_one_order_whoever_asks(store, monkeypatch):
+    """Else two processes that want the same two fits could wait for each other."""
+    taken = []
+    monkeypatch.setattr("gpbench.study.storage.store.locked", lambda path, *_: nullcontext(taken.append(path.name)))
+    for fit_ids in (["aa", "bb"], ["bb", "aa"]):
+        with store.locked(fit_ids):
+            pass
+    assert taken == ["aa", "bb", "aa", "bb"]
 
 
 def test_a_process_that_waits_for_a_lock_prints_so_and_gets_it(store, capfd):

@@ -69,9 +69,8 @@ class Watch:
 def name(group: Group) -> str:
     """method on dataset, splits a-b."""
     splits = sorted(f.split for f in group.fits)
-    address = group.address
     which = f"split {splits[0]}" if len(splits) == 1 else f"splits {splits[0]}-{splits[-1]}"
-    return f"{address.method} on {address.dataset}, {'all rows' if group.what.is_final else which}"
+    return f"{group.address.method} on {group.address.dataset}, {'all rows' if group.what.is_final else which}"
 
 
 def describe(progress: Progress) -> str:

@@ -63,11 +63,10 @@ def check_budget(places: Places, budget: schema.Budget) -> None:
 
 def check_size(study: schema.Study, cells: int) -> None:
     """Refuse a study that could not be planned in a minute or two."""
-    splits = study.splits
-    if (fits := cells * splits * study.replicas) > MOST_FITS:
+    if (fits := cells * study.splits * study.replicas) > MOST_FITS:
         raise UserError(
-            f"study {study.name!r} has {fits:,} fits ({cells} cells, {splits} splits, {study.replicas} replicas), "
-            f"more than {MOST_FITS:,}; take fewer, or cut it into several studies"
+            f"study {study.name!r} has {fits:,} fits ({cells} cells, {study.splits} splits, {study.replicas} "
+            f"replicas), more than {MOST_FITS:,}; take fewer, or cut it into several studies"
         )
 
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpbench.errors import count
 from gpbench.study.planning import cost as costs
 from gpbench.study.planning.plan import Plan
 from gpbench.study.records import Cell
@@ -41,14 +42,17 @@ class Estimate:
     def __init__(self, plan: Plan, everything: bool = False) -> None:
         self.plan = plan
         to_run = {fit_id for fit_id, state in plan.states.items() if everything or state.name == "pending"}
-        possible = [(cell, sum(fit.fit_id in to_run for fit in cell.fits)) for cell in plan.cells if not cell.skip]
-        wanted = [(cell, fits) for cell, fits in possible if fits]
+        wanted = []
+        for cell in (cell for cell in plan.cells if not cell.skip):
+            if own := to_run & {fit.fit_id for fit in cell.fits}:  # which other names may share: they run once
+                wanted.append((cell, len(own)))
+                to_run -= own
         rng = np.random.default_rng(0)
         machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
         rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
         steps = self._steps([cell for cell, _ in wanted], rng)
         self.parts = [
-            self._part(cell, fits, machine * rate * number)
+            self._part(cell, fits, machine * rate * number * cell.what.trainings)
             for (cell, fits), rate, number in zip(wanted, rates, steps, strict=True)
         ]
 
@@ -63,8 +67,7 @@ class Estimate:
         longest = costs.SECONDS_PER_FIT + training
         start_up = 1 + SECONDS_PER_JOB / (60 * how.batch_minutes)  # every batch_minutes another job begins
         seconds = fits * longest * start_up * how.threads * workers
-        cost = self.plan.cost
-        known, memory = cost.known(cell), cost.memory_mb(cell)
+        known, memory = self.plan.cost.known(cell), self.plan.cost.memory_mb(cell)
         return Part(cell.method, cell.address.dataset, fits, known, memory, seconds, longest)
 
     @property
@@ -122,8 +125,8 @@ def lines(estimate: Estimate, cores: int = 2) -> list[str]:
     kinds = [part.known for part in parts]
     inside, total = plan.cost.held_out(QUANTILE)
     head = [
-        f"{plan.name}: {sum(part.fits for part in parts)} fits of {len(parts)} cells; of the study's {len(states)}, "
-        f"{states.count('done')} are done",
+        f"{plan.name}: {count(sum(part.fits for part in parts), 'fit')} of {count(len(parts), 'cell')}; of the "
+        f"study's {len(states)}, {states.count('done')} are done",
         f"one core: {show(estimate.core)}",
         f"{cores} cores: {show(estimate.wall(cores))}",
         f"memory: a job asks for {estimate.memory_mb / 1024:.1f} GB at most",

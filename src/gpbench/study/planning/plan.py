@@ -147,8 +147,7 @@ def _states(
     by_place = {committed.place(row): row for row in recorded.values()}
     begun = store.begun()
     states = {}
-    possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
-    for cell, fit in possible:
+    for cell, fit in ((each, fit) for each in cells if not each.skip for fit in each.fits):
         if ended := finished.get(fit.fit_id):
             words = filter(None, (ended.reason, convergence_in_words(ended.info)))
             states[fit.fit_id] = State(ended.status, "; ".join(words))
