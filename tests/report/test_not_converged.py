@@ -129,6 +129,7 @@ def test_the_scorecard_does_not_judge_them(view):
     card = scorecard(view, pd.DataFrame([row | {"ours_method": name} for name in ("bsgp_1", "bsgp_2")]))
     assert card["verdict"].tolist()[1] == "not judged: 2 of 3 not converged"
     assert card["verdict"].tolist()[0] in ("agrees", "better", "worse", "inconclusive")
+    assert card["compared"].tolist() == ["", ""], "counted are fits by gradients"
 
 
 def test_a_chain_that_diverged_leaves_its_cell_incomplete(folder, tmp_path):

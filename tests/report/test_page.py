@@ -169,6 +169,9 @@ def test_statistics_json_is_strict_and_complete(statistics_folder):
     # Iman and Davenport's F is infinite where all data sets agree
     assert regression["friedman"]["f"] is None
     assert "cannot suffice" in (statistics_folder / "statistics.md").read_text()
+    paired = {(row["metric"], row["dataset"]) for row in found["differences"]}
+    assert {("mnll", "boston"), ("mnll", "digits"), ("rmse", "boston"), ("error", "banana")} <= paired
+    assert {("rmse", "banana"), ("error", "boston")}.isdisjoint(paired)
 
 
 def test_statistics_of_one_method_give_a_reason(tmp_path):

@@ -17,6 +17,7 @@ from gpbench.report.page import page
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.scorecard.published import read_published
+from gpbench.report.tables import objectives
 from gpbench.report.tables.objectives import p_values
 from gpbench.report.view import View
 from gpbench.study.planning.variants import expand
@@ -148,6 +149,13 @@ def test_pairing_finds_what_the_differences_of_folds_hide(view):
     assert found["p_paired"].max() == 2**-8
     assert found["p_unpaired"].min() > 0.2
     assert found.loc["boston", "difference"] == pytest.approx(-0.05, abs=0.02)
+
+
+def test_the_range_of_p_holds_the_middle_ninety_percent(monkeypatch):
+    drawn = iter([*np.arange(100) / 100, 0.5])
+    monkeypatch.setattr(objectives, "signed_rank_less", lambda _: next(drawn))
+    n, difference, *found = objectives._tests(np.array([1.0, 2.0]), np.zeros(2))
+    assert (n, difference, found) == (2, 1.5, pytest.approx([0.5, 0.495, 0.0495, 0.9405]))
 
 
 def test_both_p_values_stand_in_the_figure_and_in_the_table(view):

@@ -94,6 +94,13 @@ def test_the_table_counts_what_was_stopped_and_marks_lower_bounds(view):
     assert table.data["stopped"].tolist() == [1, 0, 2]
 
 
+@pytest.mark.parametrize(("stopped", "is_marked"), [([1, 1, 0, 0], False), ([0, 0, 1, 0], True)])
+def test_a_bound_is_marked_where_half_of_the_long_systems_were_stopped(stopped, is_marked):
+    systems = pd.DataFrame({"lengthscale": [1.0, 1.0, 10.0, 20.0], "stopped": 0, "stopped_cg": stopped})
+    saved = preconditioners._saved(systems.assign(relative_iterations=0.5, relative_seconds=0.25))
+    assert preconditioners._text(saved) == "≥" * is_marked + "2.0 (2.0 to 2.0); 4.0; 0 of 4"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_the_same_byte_for_byte(view, tmp_path, name):

@@ -37,6 +37,7 @@ def study(folder, limit=None, budget="quick", quick=1.0):
     scores["convergence"] = np.where(improving, "still improving", np.where(optimised, "converged", None))
     scores["gain"] = np.where(improving, 0.13, np.where(optimised, 0.004, np.nan))
     scores["steps_done"] = np.where(optimised, 1800, np.nan)
+    scores.loc[improving & (scores["split"] == 2), ["gain", "steps_done"]] = 0.05, 5000
     gates = np.where(improving, "failed", np.where(optimised, "passed", ""))
     scores["gate"] = gates if limit else ""
     scores["reason"] = np.where(improving & (limit is not None), "still improving (about 0.13 nats)", "")

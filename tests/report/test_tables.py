@@ -10,7 +10,8 @@ from gpbench.evaluation.compare import paired_difference
 from gpbench.report.page.facts import provenance
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import statistics
-from gpbench.report.tables.render import Table, decimals, number, to_html, to_latex, to_markdown
+from gpbench.report.tables import convergence, standard
+from gpbench.report.tables.render import Table, decimals, number, signed, to_html, to_latex, to_markdown
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import View
 
@@ -82,6 +83,31 @@ def test_status_counts_every_planned_fit_and_unfinished_lists_the_rest(view):
     rff = rest.shown[rest.shown["method"] == "DGP-RFF"].iloc[0]
     assert (rff["splits"], rff["status"]) == ("0, 1, 2, 3, 4", "failed")
     assert rff["reason"].startswith("layer 1: Cholesky failed with jitter 1e-4")
+    assert (rest.data["status"] == "skipped").is_monotonic_increasing, "what was left out by design comes last"
+    assert rest.shown.loc[rest.shown["method"] == "Exact GP", "data set"].tolist() == ["banana, breast_cancer, digits"]
+
+
+def test_costs_are_medians_and_the_largest_memory(tmp_path):
+    folder = build(tmp_path / "s", ["svgp"], ["boston"], 3, lambda *_: ("done", ""))
+    scores = pd.read_parquet(folder / "scores.parquet")
+    assert "GPU" not in TABLES["cost"].function(View(folder)).note
+    scores.assign(seconds_train=[1.0, 2.0, 9.0], peak_memory_mb=[100.0, 300.0, 200.0]).to_parquet(
+        folder / "scores.parquet"
+    )
+    row = TABLES["cost"].function(View(folder)).shown.iloc[0]
+    names = ["training s per fit", "range", "training s in total", "peak memory MB"]
+    assert row[names].tolist() == ["2.00", "1.0 to 9.0", "12.0", "300"]
+
+
+def test_a_rank_has_its_interval_where_there_is_one():
+    cells = [standard._rank(*cell) for cell in ((1.5, 1.0, 2.0), (1.0, 1.0, 1.0), (2.0, np.nan, np.nan))]
+    assert cells == ["1.50 [1.0, 2.0]", "1.00 [1.0, 1.0]", "2.00"]
+
+
+@pytest.mark.parametrize("decision", ["a_better", "equal", "b_better", "undecided"])
+def test_a_decided_comparison_is_bold(decision):
+    test = pd.Series({"a_better": 0.2, "equal": 0.3, "b_better": 0.5, "decision": decision})
+    assert standard._odds(test) == ("0.20 / 0.30 / 0.50" if decision == "undecided" else "**0.20 / 0.30 / 0.50**")
 
 
 def test_ranks_agree_with_counting(view):
@@ -137,7 +163,7 @@ def test_latex_takes_no_cell_for_an_argument_and_knows_the_letters_of_the_labels
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.012345, "0.0123"), (123.456, "123"), (1234.5, "1234"), (3e-7, "3.00e-07"), (np.nan, "-"), (0.0, "0.00"),
-     (np.inf, "∞")],
+     (np.inf, "∞"), (-np.inf, "−∞"), (250000.0, "250000"), (2.5e6, "2.50e+06")],
 )  # fmt: skip
 def test_number_has_three_significant_digits(value, text):
     assert number(value) == text
@@ -146,11 +172,14 @@ def test_number_has_three_significant_digits(value, text):
 def test_decimals_show_two_digits_of_the_spread():
     assert [decimals([sd]) for sd in (0.23, 0.023, 3.4, 41.0, 6e-5, 1e-9)] == [2, 3, 1, 0, 6, 6]
     assert decimals([np.nan, 0.0]) == 3
+    assert decimals([0.23, 0.21, 41.0]) == 2, "the typical one"
 
 
 def test_a_study_without_finished_or_regression_fits_still_has_its_tables(tmp_path):
     nothing = View(build(tmp_path / "nothing", ["svgp"], ["boston"], 2, lambda *_: ("failed", "no memory")))
     assert TABLES["regression_mnll"].function(nothing).shown.loc[:, "boston"].tolist() == ["failed: no memory"]
+    lost = build(tmp_path / "lost", ["svgp"], ["boston"], 3, lambda *_: ("failed", "x"), drop={("svgp", "boston", 1)})
+    assert TABLES["regression_mnll"].function(View(lost)).shown["boston"].tolist() == ["2 failed, 1 missing"]
     classes = View(build(tmp_path / "classes", ["svgp", "constant"], ["banana"], 1))
     for view in (nothing, classes):
         for name in TABLES:
@@ -230,6 +259,10 @@ def test_diagnostics_see_the_two_signs_of_the_hidden_function(probed):
     assert len(table.data) == 3 * 11
 
 
+def test_an_r_hat_that_is_very_large_is_no_number():
+    assert [convergence._ratio(value) for value in (1.0, 99.9, 100.0, np.nan)] == ["1.000", "99.900", "> 100", "-"]
+
+
 def test_too_few_draws_or_none_leave_an_empty_table(probed, small, tmp_path):
     for path in probed.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -243,7 +276,8 @@ def test_differences_are_paired_over_splits(study, tmp_path):
     content = json.loads((study / "study.json").read_text())
     for path in study.glob("*.parquet"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    content["pairs"] = [["dsvi", "svgp"], ["bsgp_2", "svgp"]]
+    content["pairs"] = [["dsvi", "svgp"], ["bsgp_2", "svgp"], ["constant", "svgp"]]
+    content["reported"]["metrics"].append("accuracy")  # more is better, so that it has no column
     (tmp_path / "study.json").write_text(json.dumps(content))
     view = View(tmp_path)
     table = TABLES["differences"].function(view)
@@ -254,6 +288,11 @@ def test_differences_are_paired_over_splits(study, tmp_path):
     assert data.loc[("boston", "bsgp_2", "mnll"), "n"] == 4, "one split diverged"
     assert set(data.xs("banana").index.get_level_values("metric")) == {"mnll", "error"}
     assert list(table.shown["difference"][:2]) == ["DSVI (2 layers) − SVGP", "BSGP (2 layers) − SVGP"]
+    shown = table.shown.set_index(["data set", "difference"])
+    places = decimals([scores["svgp"].std(ddof=1)])
+    assert shown.loc[("concrete", "DSVI (2 layers) − SVGP"), "RMSE"] == signed(*row[["mean", "lower", "upper"]], places)
+    assert shown.loc[("concrete", "Constant − SVGP"), "better"] == "SVGP"
+    assert shown.loc[("boston", "BSGP (2 layers) − SVGP"), "better"] == "not compared"
 
 
 def test_one_split_has_a_difference_without_an_interval(tmp_path):
