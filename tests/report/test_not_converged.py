@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from synthetic_study import CHAINS, build
 
 from gpbench.cli import advise
 from gpbench.report.figures import draw
-from gpbench.report.page.page import render
+from gpbench.report.page.page import Section, _add_figure, render
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.scorecard.published import COLUMNS
@@ -75,6 +76,7 @@ def test_the_mean_is_printed_with_the_number_of_splits_that_fail(view):
     assert shown["BSGP (2 layers)"].endswith("(3) ✗ 2 of 3 not converged")
     assert float(shown["BSGP (2 layers)"].split()[0]) == pytest.approx(cell["mean"], abs=0.01)
     assert "✗" not in shown["BSGP (1 layer)"]
+    assert [text.get_text() for text in draw(view, "log_density").axes[0].texts] == ["✗", "◂ 1"]
 
 
 def test_a_failing_cell_is_neither_best_nor_ranked_nor_compared(view):
@@ -120,6 +122,15 @@ def test_every_table_and_the_page_say_so(view, folder, tmp_path):
     assert "8 fits by Markov chains that have not converged: their R-hat exceeds 1.05" in page
     assert "not done: not part of any mean" not in page
     assert f"{len(view.fits) - 8} of {len(view.fits)} done" in page
+
+
+def test_the_caption_of_a_figure_on_the_page_counts_them(view, tmp_path):
+    assert view.failing == "✗ In 1 of 8 cells fits have not converged."
+    (tmp_path / "figures").mkdir()
+    Image.new("RGB", (2, 2)).save(tmp_path / "figures" / "cost.png")
+    view.folder, section = tmp_path, Section("cost", "Cost")
+    _add_figure(view, "cost", section)
+    assert view.failing in section.figures[0]["caption"]
 
 
 def test_the_scorecard_does_not_judge_them(view):

@@ -74,6 +74,8 @@ def test_intervals_hold_our_means_and_the_published_ones_below(view):
     expected = [(means["svgp"], 0), (3, 0.3), (means["dsvi"], 1), (2, 1.3), (means["bsgp_1"], 2), (1, 2.3)]
     np.testing.assert_allclose(marks, [*expected, (means["bsgp_2"], 3)], rtol=1e-12)
     assert shown(boston) == ["(90)"], "beyond the axis"
+    (dashed,) = [line for line in boston.get_lines() if line.get_linestyle() == "--"]
+    assert dashed.get_xdata()[0] == means["svgp"]
     bars = [bar.lines[2][0].get_segments()[0] for bar in boston.containers[:2]]
     sd = view.per_split("mnll", "boston")["svgp"].std(ddof=1)
     np.testing.assert_allclose(
@@ -119,6 +121,9 @@ def test_the_page_counts_all_verdicts_and_shows_what_has_a_counterpart(view):
     assert len(section.facts) == 2
     ((_, table),) = section.tables
     assert (table.count("<tr>"), "elsewhere" in table) == (1 + 1, False)
+    scorecard(view, pd.DataFrame([other])).to_json(view.folder / "scorecard.json", orient="records")
+    page._add_scorecard(view, blank := page.Section("scorecard", "Scorecard"))
+    assert not blank, "nothing printed is about this study"
 
 
 def test_curves_are_labels_without_the_value(view):
@@ -163,6 +168,8 @@ def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
     boston, _ = draw(view, "p_values").axes
     drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in "os"}
     assert drawn == {"o": found["p_paired"], "s": found["p_unpaired"]}
+    (bar,) = boston.containers[0].lines[2][0].get_segments()
+    assert bar[:, 1] == pytest.approx(found[["p_unpaired_low", "p_unpaired_high"]].tolist())
     row = TABLES["p_values"].function(view).shown.iloc[0]
     assert (row["p, paired"], row["smallest possible p"]) == ("0.00391", "0.00391")
 

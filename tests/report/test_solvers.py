@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from synthetic_samplers import build_samplers
 from synthetic_study import build
 
-from gpbench.report.figures import draw, write_figure
+from gpbench.report.figures import draw, solvers, write_figure
 from gpbench.report.tables import preconditioners
 from gpbench.report.view import View
 
@@ -123,6 +124,15 @@ def test_the_heat_map_shows_logarithms_and_crosses(view):
     np.testing.assert_allclose(ratios[1], np.log10([0.25, 0.1]))
     assert [len(axis.lines) for axis in axes[:3]] == [1, 0, 2]
     np.testing.assert_allclose(axes[0].lines[0].get_xydata(), [(1, -2)])  # lengthscale 10, noise 0.01
+    red, _, blue, _ = axes[1].collections[0].get_cmap()(0.0)
+    assert blue > red, "fewer iterations are blue"
+
+
+def test_a_place_of_the_heat_map_is_crossed_out_where_all_draws_were_stopped():
+    rows = pd.DataFrame({"noise": 0.1, "lengthscale": [1.0, 1.0, 10.0, 10.0], "stopped": [0, 1, 1, 1], "taken": 5.0})
+    axis = Figure().subplots()
+    solvers._panel(axis, rows, "taken")
+    assert [line.get_xdata().tolist() for line in axis.lines] == [[1.0]]
 
 
 def test_a_curve_counts_systems_up_to_a_condition_number_and_stopped_ones_are_hollow(view):

@@ -156,9 +156,11 @@ def test_processors_of_fits_are_counted(tmp_path):
     scores = pd.read_parquet(view.folder / "scores.parquet")
     scores["processor"] = np.where(scores["method"] == "svgp", "of svgp", "")
     ours = int(((scores["method"] == "svgp") & (scores["status"] == "done")).sum())
+    scores["dirty"] = scores["split"] == 0
     scores.to_parquet(view.folder / "scores.parquet")
-    text = dict(facts.provenance(View(view.folder)))["processors of the fits"]
-    assert text == f"not recorded ({count - ours}), of svgp ({ours})"
+    told = dict(facts.provenance(View(view.folder)))
+    assert told["processors of the fits"] == f"not recorded ({count - ours}), of svgp ({ours})"
+    assert told["fits with uncommitted changes"] == str(int(scores["dirty"].sum()))
 
 
 def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
@@ -175,7 +177,20 @@ def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     axis = draw(quick, "rank_by_budget").axes[0]
     assert axis.lines[0].get_xydata().tolist() == [pytest.approx([time, expected["svgp"]]) for time in hours]
     assert len(axis.lines) == len(SHOWN)
+    assert axis.yaxis_inverted(), "the best on top"
     assert [label.get_text().split("\n")[1] for label in axis.get_xticklabels()] == ["quick", "check"]
+
+
+def test_hours_are_of_the_methods_that_all_budgets_have_and_budgets_of_one_protocol(tmp_path):
+    quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="check")
+    longer.fits.loc[longer.fits["method"] == "dsvi", "status"] = "failed"
+    ranked = mean_ranks([quick, longer])
+    assert set(ranked["method"]) == {*SHOWN} - {"dsvi"}
+    seconds = quick.done.loc[quick.done["method"] != "dsvi", "seconds_train"]
+    assert ranked.loc[ranked["budget"] == "quick", "hours"].unique().tolist() == [pytest.approx(seconds.sum() / 3600)]
+    content = json.loads((longer.folder / "study.json").read_text())
+    (longer.folder / "study.json").write_text(json.dumps(content | {"protocol": "another"}))
+    assert [run.study["budget"] for run in runs_of(quick)] == ["quick"]
 
 
 def test_a_study_that_builds_on_another_is_compared_with_it(tmp_path):
