@@ -72,6 +72,11 @@ def test_the_darker_line_is_the_usual_limit_of_r_hat(axis):
     np.testing.assert_allclose(axis.get_yticks() + 1, [float(label.get_text()) for label in axis.get_yticklabels()])
 
 
+def test_a_curve_of_two_classes_is_of_class_1(small_view):
+    (axis,) = draw(small_view, "reliability").axes
+    assert axis.get_ylabel() == "fraction of class 1"
+
+
 def test_densities_are_of_the_first_split(tmp_path):
     folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"], 2)
     drawn = pd.read_parquet(folder / "draws.parquet")

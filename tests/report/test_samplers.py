@@ -100,7 +100,9 @@ def test_efficiency_says_what_draws_are_worth(view):
         "dataset == 'boston' and method == 'bsgp_1' and iteration == 2000"
     )
     assert data["r_hat_first_2000_kept"] == medians["r_hat"].median()
-    assert rows.loc["BSGP (1 layer)", "R-hat"].endswith(f", {number(medians['r_hat'].median())}"), "the last ones"
+    slowest = sampler_efficiency.shrinkage(view).query("dataset == 'boston' and method == 'bsgp_2'")
+    last = slowest.groupby("iteration")["r_hat"].median().map(number)[-4:]
+    assert rows.loc["BSGP (2 layers)", "R-hat"] == ", ".join(last)
 
 
 def test_chains_that_stay_at_different_values_have_an_infinite_r_hat(tmp_path):
@@ -164,7 +166,7 @@ def test_a_published_ess_is_an_open_mark_below_ours(tmp_path):
     (mark,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_fillstyle() == "none"]
     assert mark.get_xdata(orig=False) == [8.0]
     (ours,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_marker() == "o" and bars.lines[0] != mark]
-    assert ours.get_ydata(orig=False)[1] < mark.get_ydata(orig=False)[0] < 1.5, "downwards"
+    assert 0.5 < ours.get_ydata(orig=False).max() < mark.get_ydata(orig=False)[0] < 1.5, "downwards"
 
 
 def test_chains_of_every_sampler_have_a_row(view):

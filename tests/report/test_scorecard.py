@@ -269,7 +269,8 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
     assert verdict(view, **SAMPLED) == reason
     assert verdict(view, **SAMPLED | {"ours_metric": "acceptance_theta"}) == reason
     assert verdicts.kind(verdict(view, **SAMPLED | {"ours_metric": "r_hat_classic"})) in verdicts.JUDGED
-    assert (view.fits["convergence"] == "not converged").sum() == 4
+    assert (view.fits["convergence"] == "not converged").sum() == 4 == len(view.improving)
+    assert view.cells("ess_percent")["improving"].tolist() == [1], "splits"
     assert verdicts.kind(verdict(without_a_gate(tmp_path / "mixed"), **SAMPLED)) in verdicts.JUDGED
 
 

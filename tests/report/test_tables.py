@@ -289,8 +289,10 @@ def test_differences_are_paired_over_splits(study, tmp_path):
     assert set(data.xs("banana").index.get_level_values("metric")) == {"mnll", "error"}
     assert list(table.shown["difference"][:2]) == ["DSVI (2 layers) − SVGP", "BSGP (2 layers) − SVGP"]
     shown = table.shown.set_index(["data set", "difference"])
-    places = decimals([scores["svgp"].std(ddof=1)])
-    assert shown.loc[("concrete", "DSVI (2 layers) − SVGP"), "RMSE"] == signed(*row[["mean", "lower", "upper"]], places)
+    of_mnll = data.loc["concrete", "dsvi", "mnll"][["mean", "lower", "upper"]]
+    places = decimals([view.per_split("mnll", "concrete")["svgp"].std(ddof=1)])
+    assert shown.loc[("concrete", "DSVI (2 layers) − SVGP"), "MNLL"] == signed(*of_mnll, places)
+    assert places == 2
     assert shown.loc[("concrete", "Constant − SVGP"), "better"] == "SVGP"
     assert shown.loc[("boston", "BSGP (2 layers) − SVGP"), "better"] == "not compared"
 
