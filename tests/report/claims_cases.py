@@ -38,7 +38,7 @@ def quick_run(folder):
         "mnll_gaussian": lambda scores: scores["mnll"] - 0.25,
         "mnll_draws": lambda scores: scores["mnll"] + 0.5,
     }
-    return run(folder, **accuracy, **densities)
+    return run(folder, **accuracy, **densities, ended="2026-01-02T00:00")
 
 
 def judged(runs, *datasets, **changes):

@@ -31,7 +31,6 @@ def text(quick):
     card.loc[9, "verdict"] = "differs"
     card.loc[1, ["verdict", "run", "published"]] = "better", "quick", 1.0
     card.loc[2, ["verdict", "run", "published"]] = "better", "quick", 777.0  # passed before the first recorded step
-    quick.view.done["ended"] = "2026-01-02T00:00"
     return finding.page("ashman2020", evidence, card, [quick], CONF, "none\n")
 
 

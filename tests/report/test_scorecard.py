@@ -121,9 +121,11 @@ def test_the_margin_is_at_least_the_rounding_of_what_is_printed(view):
 
 
 def test_protocol_budget_and_commit_stand_beside_ours(view):
-    found = scorecard(view, pd.DataFrame([row(view)]))
-    assert found.iloc[0][["ours_protocol", "ours_budget", "ours_commit"]].tolist() == ["common", "quick", "0123abc"]
-    assert "Ours: protocol common, budget quick, commit 0123abc." in to_table(found).note
+    found = scorecard(view, pd.DataFrame([row(view, dataset="naval"), row(view)]))
+    assert found.iloc[1][["ours_protocol", "ours_budget", "ours_commit"]].tolist() == ["common", "quick", "0123abc"]
+    table = to_table(found)
+    assert table.note.startswith("Ours: protocol common, budget quick, commit 0123abc. ")
+    assert table.shown["data set"].tolist() == ["boston", "naval"], "what has a number of ours comes first"
 
 
 def test_settings_that_a_run_was_given_are_printed(tmp_path):

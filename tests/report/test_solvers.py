@@ -74,6 +74,7 @@ def test_ratios_to_conjugate_gradients_by_hand(view):
     ratio = found["relative_iterations"]
     assert ratio["bsgp_1"].tolist() == [0.25, 0.1]
     assert ratio["bsgp_2"].tolist() == [1.875, 1.0], "both were stopped at the second"
+    assert found["seconds"].loc["svgp"].tolist() == [1.0, 2.0], "with those of the preconditioner"
     assert (found["relative_seconds"] == 1).all()
 
 

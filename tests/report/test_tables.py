@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_samplers import build_sizes
 from synthetic_study import build
 
 from gpbench.errors import UserError
@@ -236,6 +237,16 @@ def test_comparisons_over_tasks_that_a_study_lacks_are_left_out(tmp_path):
     assert [*statistics(view)["comparisons"]] == ["all_mnll", "regression_mnll", "regression_rmse"]
 
 
+def test_scores_of_a_method_with_lost_fits_are_marked_at_every_size(tmp_path):
+    folder = build_sizes(tmp_path / "s", datasets=["banana"])
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores.loc[scores["fit_id"] == "dsvi-banana-0", "status"] = "failed"
+    scores.to_parquet(folder / "scores.parquet")
+    shown = TABLES["scores_by_n"].function(View(folder)).shown
+    marked = [shown[label].str.contains("✗").unique().tolist() for label in ("SVGP", "DSVI (2 layers)")]
+    assert marked == [[False], [True]]
+
+
 def test_workers_has_a_row_for_every_cell(probed):
     data = TABLES["workers"].function(View(probed)).data.set_index(["dataset", "method"])
     assert len(data) == 16
@@ -255,6 +266,8 @@ def test_diagnostics_see_the_two_signs_of_the_hidden_function(probed):
     assert r_hat["layer 1"] > 1.5
     assert r_hat[["|layer 1|", "layer 2"]].max() < 1.05
     assert worst["least bulk ESS"].astype(float)["layer 2"] > 100
+    least = table.data.groupby("quantity")["ess_bulk"].min()
+    assert worst["least bulk ESS"].to_dict() == least.map(number).to_dict()
     assert table.data["x"].between(0, 2).all(), "inside the training rows"
     assert len(table.data) == 3 * 11
 
