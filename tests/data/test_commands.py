@@ -5,9 +5,12 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
+
+from gpbench.report.datasets import catalogue
 
 RAW = b"1.5 2 10\n0.5 2 30\n1.5 2 10\n2.5 2 20\n"
 ENTRY = """
@@ -122,6 +125,19 @@ def test_a_missing_citation(mine, gpbench):
     entry = Path("conf/dataset/mine.yaml")
     entry.write_text(entry.read_text().replace("harrison1978", "nobody2099"))
     assert "nobody2099 (not in conf/references.bib)" in gpbench("data", "show", "mine").out
+
+
+def test_the_rows_of_an_official_split_add_up(gpbench):
+    shown = gpbench("data", "show", "usps", "--no-picture").out
+    assert "9,298 rows x 256 inputs" in shown
+    assert "official: the first 7,291 rows train, 2,007 test" in shown
+
+
+@pytest.mark.parametrize(("files", "size"), [([2_000_000, 500_000], "2.500"), ([2_000_000, 0], "-"), ([], "-")])
+def test_the_size_of_a_data_set_is_that_of_all_its_files_if_known(monkeypatch, files, size):
+    monkeypatch.setattr(catalogue, "_known", lambda item, *_: ({}, item))
+    dataset = SimpleNamespace(source=SimpleNamespace(files=files))
+    assert catalogue._megabytes(dataset, None) == size
 
 
 def test_verify_existing_files(mine, gpbench):

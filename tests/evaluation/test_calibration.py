@@ -57,6 +57,7 @@ def test_coverage_curve_counts_central_intervals():
     table = coverage_curve(pit_counts(pit))
     np.testing.assert_allclose(table["nominal"], np.linspace(0.05, 0.95, 19), rtol=1e-12)
     assert table["empirical"].tolist() == [coverage(pit, level) for level in table["nominal"]]
+    assert coverage([0.25, 0.75, 0.5, 0.8], 0.5) == 0.75, "with the ends of the interval"
 
 
 def test_reliability_curve_by_hand():

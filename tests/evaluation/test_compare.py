@@ -106,6 +106,8 @@ def test_friedman_is_scipys_and_its_f_is_the_variance_ratio_of_the_ranks():
 def test_friedman_at_its_extremes():
     same_order = friedman(pd.DataFrame(np.tile([1.0, 2.0, 3.0], (6, 1))))
     assert (same_order.f, same_order.p_f) == (np.inf, 0.0)
+    nearly = friedman(pd.DataFrame([[1.0, 2.0, 3.0], [1.0, 3.0, 2.0]]))
+    assert (nearly.chi_squared, nearly.f) == pytest.approx((3, 3)), "of at most 4"
     all_tied = friedman(pd.DataFrame(np.ones((6, 3))))
     assert (all_tied.chi_squared, all_tied.p_f) == (0.0, 1.0)
     with pytest.raises(UserError, match="at least 2 x 3"):

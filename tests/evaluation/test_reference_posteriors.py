@@ -55,6 +55,7 @@ def test_a_shift_and_a_scale_are_seen_in_their_own_columns():
     assert shifted["wasserstein"] == pytest.approx(0.2, abs=0.02)
     assert abs(wide["z"]) < limit(1)
     assert wide["sd_ratio"] == pytest.approx(1.5, abs=4 * wide["sd_ratio_error"])
+    assert wide["sd_ratio_error"] == pytest.approx(np.hypot(3 / np.sqrt(40_000), 0.015) / 2, rel=0.05)
     # W_1 of N(0, 1.5^2) and N(0, 1): 0.5 E|Z|, of which levels from 1/80 on hold all but a little
     assert wide["wasserstein"] == pytest.approx(0.5 * np.sqrt(2 / np.pi), abs=0.02)
 
@@ -63,6 +64,8 @@ def test_the_noise_of_the_distance_is_that_of_independent_draws():
     found = [compare(1 + 2 * standard(500, seed), NORMAL | {"ess_bulk": np.inf}) for seed in range(60)]
     seen, expected = (np.mean([one[name] for one in found]) for name in ("wasserstein", "wasserstein_noise"))
     assert seen == pytest.approx(expected, rel=0.15)
+    of_both = compare(1 + 2 * standard(500), NORMAL | {"ess_bulk": found[0]["ess_bulk"]})["wasserstein_noise"]
+    assert of_both == pytest.approx(np.sqrt(2) * found[0]["wasserstein_noise"]), "as many draws on either side"
 
 
 def test_without_quantiles_there_is_no_distance():

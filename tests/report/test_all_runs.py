@@ -111,6 +111,9 @@ def test_of_runs_that_are_alike_the_one_of_more_updates_is_compared(tmp_path):
         change_scores(folder, steps=float(steps), steps_done=done)
         views.append(View(folder))
     assert best(views)["run"] == best(views[::-1])["run"] == "b"
+    more = run(tmp_path / "d", splits=8)
+    more.fits["steps"] = 10.0
+    assert best([*views, more])["run"] == "d", "more splits come first"
 
 
 def test_a_number_of_any_data_set_stands_beside_the_first_of_ours_that_is_judged(tmp_path):
@@ -145,6 +148,7 @@ def test_what_no_run_has_says_which_study_would_or_why_none(runs):
     assert best([runs["failed"]])["verdict"] == "not run: failed: no Cholesky"
     other = best([runs["quick"]], study="rossi2021_uci")
     assert other["verdict"] == "not judged: study rossi2021_uci has the published settings"
+    assert best([runs["quick"], runs["other"]], study="rossi2021_uci")["run"] == "a_quick", "of the same protocol"
     # a failed fit under another protocol says nothing of this one
     assert best([runs["failed"]], protocol="ashman2020")["verdict"].startswith("not run: study ashman2020_uci")
 
@@ -200,6 +204,16 @@ def test_counts_and_badge_add_up(written):
     page = (written[-1] / "scorecard.md").read_text()
     assert sum(page.count(f"\n| {paper}, ") for paper in set(card["source"])) == judged
     assert "A verdict holds for the method at the budget beside it." in page
+    left = [line for line in page.split("**Rows without a verdict**")[1].splitlines() if line.startswith("| ")][2:]
+    assert sum(int(line.split("|")[-2]) for line in left) == len(card) - judged
+
+
+def test_rows_without_a_verdict_are_open(tmp_path):
+    kinds = ["agrees", "inconclusive", "not judged: x", "other protocol (ours a, published b)", "not run: y"]
+    card = pd.DataFrame({"study": ["one"] * 5 + [""], "verdict": [*kinds, "not run: no method given"]})
+    card.to_csv(tmp_path / "scorecard.csv", index=False)
+    assert all_runs.open_rows(tmp_path / "scorecard.csv") == {"one": 3}
+    assert all_runs.open_rows(tmp_path / "none.csv") == {}
 
 
 def test_the_same_numbers_give_the_same_texts(written):

@@ -41,15 +41,17 @@ def test_probabilities_that_tell_nothing_are_right_of_every_other_row_of_a_pair(
 
 @pytest.fixture
 def view(tmp_path):
-    """Two splits of `digits`: svgp is right in every row, constant gives all classes the same probability."""
+    """Two splits of `digits`: svgp is right in every row, constant gives all classes the same probability, and dsvi
+    none to the right one."""
     folder = tmp_path / "s"
-    build(folder, ["svgp", "constant"], ["digits"], 2)
+    build(folder, ["svgp", "constant", "dsvi"], ["digits"], 2)
     add_replica(folder)
     parts = []
     for fit in pd.read_parquet(folder / "scores.parquet")["fit_id"]:
         y = np.arange(40) % 4
         # of the two replicas of svgp one is wrong, by less than the other is right
-        sure = 0.0 if fit.startswith("constant") else -0.1 if fit.count("-") == 3 else 0.4
+        of_svgp = -0.1 if fit.count("-") == 3 else 0.4
+        sure = {"constant": 0.0, "dsvi": -0.25, "svgp": of_svgp}[fit.split("-")[0]]
         p = np.full((40, 4), (0.75 - sure) / 3)
         p[np.arange(40), y] = 0.25 + sure
         columns = {f"p{number}": p[:, number] for number in range(4)}
@@ -60,11 +62,12 @@ def view(tmp_path):
 
 def test_replicas_are_averaged_and_splits_pooled(view):
     table = TABLES["chance"].function(view)
-    assert list(table.data["rows"]) == [80, 80]
-    svgp, constant = table.data.itertuples()
+    assert list(table.data["rows"]) == [80, 80, 80]
+    svgp, constant, wrong = table.data.itertuples()
     assert (svgp.accuracy, svgp.pairs) == (1.0, 1.0)
     assert (constant.accuracy, constant.p) == (0.25, 1.0)
-    assert [text.endswith("*") for text in table.shown["p"]] == [True, False]
+    assert (wrong.accuracy, wrong.p < 0.05) == (0.0, True)
+    assert [text.endswith("*") for text in table.shown["p"]] == [True, False, False]
 
 
 def test_a_study_without_several_classes_has_an_empty_table(tmp_path):

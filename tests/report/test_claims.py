@@ -1,57 +1,30 @@
-"""Claims of papers: what may stand in their files, what committed records say of them, and their pages."""
+"""Claims of papers: what may stand in their files, and what committed records say of them."""
 
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from claims_cases import BETTER, CARD, CONF, judged, quick_run, run
 from scipy import stats
 from synthetic_samplers import build_samplers
-from synthetic_study import all_done, build, change_study
+from synthetic_study import change_study
 
-from gpbench.config.evidence import Claim, Comparison, Evidence, Explanation
+from gpbench.config.evidence import Claim, Comparison
 from gpbench.errors import UserError
 from gpbench.evaluation.compare import PairedDifference, paired_difference
-from gpbench.report.papers import claims, finding, protocol
-from gpbench.report.scorecard import all_runs
+from gpbench.report.papers import claims, finding
 from gpbench.report.scorecard.counterparts import Counterparts
 from gpbench.report.scorecard.published import read_published
 from gpbench.report.view import View
 from projects import REPOSITORY
 
-CONF = REPOSITORY / "conf"
-BETTER = {"studies": ["uci_common"], "methods": ["dsvi", "svgp"], "metric": "mnll", "datasets": ["boston_uci"]}
-CARD = all_runs.read(REPOSITORY / "docs" / "scorecard" / "scorecard.csv")
-
-
-def run(folder, budget="quick", splits=5, status=all_done, **columns):
-    """DSVI, which is better by 0.5 nats and a little more, and SVGP, as a run of uci_common; columns: of the scores."""
-    build(folder, ["svgp", "dsvi"], ["boston", "concrete", "energy"], splits, status)
-    scores = pd.read_parquet(folder / "scores.parquet").assign(budget=budget)
-    lead = (scores["method"] == "dsvi") * (0.5 + 0.02 * scores["split"])
-    scores["mnll"] = (2 + 0.3 * scores["split"] - lead).where(scores["status"] == "done")
-    scores.assign(**columns).to_parquet(folder / "scores.parquet")
-    change_study(folder, budget=budget, command="x study=uci_common")
-    return Counterparts(View(folder))
-
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory):
-    accuracy = {"accuracy": lambda scores: -scores["mnll"], "mnll_scaled": lambda scores: scores["mnll"] - np.log(2)}
-    accuracy["rmse"] = lambda scores: 1 + (0.01 + 1e-4 * scores["split"]) * (scores["method"] == "dsvi")
-    densities = {
-        "mnll_gaussian": lambda scores: scores["mnll"] + 0.25,
-        "mnll_draws": lambda scores: scores["mnll"] + 0.5,
-    }
-    return run(tmp_path_factory.mktemp("claims") / "quick", **accuracy, **densities)
-
-
-def judged(runs, *datasets, **changes):
-    comparison = Comparison(**BETTER | {"datasets": list(datasets or ["boston"])} | changes)
-    return claims.judge(Claim("c", "Table 1", [comparison]), runs, CONF)
+    return quick_run(tmp_path_factory.mktemp("claims") / "quick")
 
 
 def test_the_difference_is_paired_and_below_zero_where_the_first_is_better(quick):
@@ -93,9 +66,10 @@ def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_d
     folder = chains(tmp_path / "s")
     scores = pd.read_parquet(folder / "scores.parquet")
 
-    def result(stuck, ahead, status="done", **changes):
-        percent = 10.0 + (5.0 + 0.1 * scores["replica"]) * (scores["method"] == ahead)
+    def result(stuck, ahead, status="done", lost=-1, **changes):
         of_stuck = scores["method"] == stuck
+        percent = 10.0 + (5.0 + 0.1 * scores["replica"]) * (scores["method"] == ahead)
+        percent = percent.mask(of_stuck & (scores["split"] == lost))
         made = scores.assign(ess_percent=percent, status=scores["status"].mask(of_stuck, status))
         made["r_hat"] = np.where(of_stuck, 1.4, 1.0)
         made["gate"] = np.where(of_stuck & (made["status"] == "done"), "failed", "passed")
@@ -106,12 +80,15 @@ def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_d
     assert (behind.kind, behind.behind, behind.reason) == (claims.HOLDS, "bsgp_1", "")
     assert finding._difference(behind)[-2] == f"holds ({behind.runs[0].view.labels['bsgp_1']}: at most)"
     assert (result("svgp", ahead="bsgp_1").kind, result("svgp", ahead="bsgp_1").behind) == (claims.FAILS, "svgp")
-    for changes in ({"ahead": "bsgp_1"}, {"ahead": "svgp", "status": "failed"}, {"ahead": "svgp", "expect": "equal"}):
-        assert result("bsgp_1", **changes).kind == claims.NOT_JUDGED
+    for changes in ({"status": "failed"}, {"expect": "equal"}, {"lost": 1}):
+        assert result("bsgp_1", ahead="svgp", **changes).kind == claims.NOT_JUDGED
+    assert result("bsgp_1", ahead="bsgp_1").kind == claims.NOT_JUDGED
+    scores["ess_min"] = 30.0  # of both, so that the one ahead is too short
+    assert result("bsgp_1", ahead="svgp").reason.startswith("chains of 2000 draws are 30 autocorrelation times long")
 
 
 def test_splits_of_other_rows_are_not_paired(tmp_path):
-    other = run(tmp_path / "a", n_test=lambda scores: scores["n_test"] + (scores["method"] == "dsvi"))
+    other = run(tmp_path / "a", n_test=lambda s: s["n_test"] + ((s["method"] == "dsvi") & (s["split"] == 1)))
     assert [(r.kind, r.reason) for r in judged([other])] == [(claims.NOT_JUDGED, "their splits have other test rows")]
 
 
@@ -126,6 +103,34 @@ def test_holm_corrects_over_the_data_sets_of_a_claim(quick):
     assert [r.p for r in several] == pytest.approx([3 * alone.p] * 3)
     assert claims.verdict(several) == claims.HOLDS
     assert claims.described(several).startswith("holds (3 holds) at budget quick (3)")
+    single = replace(several[0], difference=PairedDifference(-0.5, np.nan, np.nan, np.nan, 1))
+    assert [r.p for r in claims._decided([single, *several[1:]])][1:] == pytest.approx([2 * alone.p] * 2)
+
+
+def test_holm_corrects_apart_under_each_protocol_and_the_paper_s_comes_first(quick, tmp_path):
+    run(tmp_path / "a")
+    change_study(tmp_path / "a", protocol="rossi2021", command="x study=rossi2021_uci")
+    parts = [Comparison(**BETTER | {"datasets": ["boston"], "studies": [of]}) for of in ("uci_common", "rossi2021_uci")]
+    results = claims.judge(Claim("c", "Table 1", parts), [quick, Counterparts(View(tmp_path / "a"))], CONF)
+    assert [r.protocol for r in results] == ["rossi2021", "common"]
+    assert [r.p for r in results] == [r.difference.p for r in results]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([claims.HOLDS, claims.NOT_JUDGED], claims.HOLDS),
+        ([claims.HOLDS, claims.UNDECIDED], claims.PARTLY),
+        ([claims.HOLDS, claims.UNDECIDED, claims.FAILS], claims.MIXED),
+        ([claims.UNDECIDED, claims.FAILS], claims.FAILS),
+        ([claims.UNDECIDED, claims.NOT_JUDGED], claims.UNDECIDED),
+        ([claims.NOT_RUN, claims.NOT_JUDGED], claims.NOT_JUDGED),
+    ],
+)
+def test_a_claim_holds_in_part_where_it_fails_on_no_data_set(kinds, expected):
+    comparison = Comparison(**BETTER)
+    results = [claims.Result(comparison, f"set{i}", "common", kind) for i, kind in enumerate(kinds)]
+    assert claims.verdict(results) == claims.verdict(results[::-1]) == expected
 
 
 def test_equal_and_not_worse_are_judged_by_the_margin(quick):
@@ -137,6 +142,8 @@ def test_equal_and_not_worse_are_judged_by_the_margin(quick):
     (close,) = judged([quick], expect="equal", metric="rmse")
     assert (close.kind, close.difference.mean) == (claims.HOLDS, pytest.approx(0.0102))
     assert close.margin == pytest.approx(0.05), "of the second, whose RMSE is 1"
+    signs = [finding._relation(judged([quick], expect=expect)[0]) for expect in ("better", "equal", "not worse")]
+    assert signs == [f"DSVI (2 layers) {sign} SVGP" for sign in "<=≤"]
 
 
 def test_what_the_records_lack_is_not_run_and_one_split_not_significant(quick, tmp_path):
@@ -270,89 +277,6 @@ def test_every_explanation_is_of_a_row_that_is_worse_or_differs_and_every_run_th
         assert {name for name in re.findall(r"\b[a-z]+\d*[a-z_0-9]*-[0-9a-f]{6}\b", text)} <= runs
 
 
-@pytest.fixture(scope="module")
-def text(quick):
-    """The page of a paper with one claim, and two rows of its scorecard: one explained, one open."""
-    claim = Claim("Two layers win.", "Table 4", [Comparison(**BETTER | {"datasets": ["boston", "yacht"]})])
-    why = Explanation("Table 4", "It stops early.", "experiment 1", dataset="boston")
-    evidence = Evidence("2020-01-01", "An old finding.", [claim], explanations=[why])
-    card = CARD[(CARD["source"] == "ashman2020") & (CARD["item"] == "Table 4")].iloc[:20]
-    card = card.assign(verdict="not run: x", run="", ours_method="svgp").set_index(np.arange(20))
-    card.loc[[0, 9], ["verdict", "run"]] = "worse", "quick"
-    card.loc[1, ["verdict", "run", "published"]] = "better", "quick", 1.0
-    card.loc[2, ["verdict", "run", "published"]] = "better", "quick", 777.0  # passed before the first recorded step
-    quick.view.done["ended"] = "2026-01-02T00:00"
-    return finding.page("ashman2020", evidence, card, [quick], CONF, "none\n")
-
-
-def test_a_difference_of_what_is_better_when_higher_is_shown_as_it_is_and_not_as_a_loss(quick):
-    """For 54 % of effective draws against 0.4 % a page had "HMC v2 < ELL-SS, -53.6"."""
-    (result,) = judged([quick], metric="accuracy")
-    loss, (*_, relation, label, shown, _, _, _, _) = result.difference, finding._difference(result)
-    assert loss.mean < 0
-    assert (relation, label) == ("DSVI (2 layers) > SVGP", "accuracy")
-    assert shown == f"{-loss.mean:+.3f} [{-loss.upper:+.3f}, {-loss.lower:+.3f}]"
-    assert finding._datasets([result], 1) == f"boston {-loss.mean:+.2f} [{-loss.upper:+.2f}, {-loss.lower:+.2f}]"
-
-
-def test_a_page_shows_verdict_statistic_and_evidence_of_each_claim(text, quick):
-    d = judged([quick])[0].difference
-    row = (
-        f"| 1 | common | boston | DSVI (2 layers) &lt; SVGP | MNLL | {d.mean:+.3f} [{d.lower:+.3f}, {d.upper:+.3f}] | "
-    )
-    assert row in text
-    assert "| Two layers win. | Table 4 | - | holds (1 holds, 1 not run) at budget quick (1) |" in text
-    assert "quick, budget quick, commit 0123abc |" in text
-    assert "- `snakemake --cores 2 --config study=uci_common`" in text
-    assert "**The finding is older than its evidence**: quick (2026-01-02)" in text
-
-
-@pytest.mark.parametrize("of", ["finding", "untested"])
-def test_a_run_that_a_finding_names_is_listed(quick, of):
-    claim = Claim("Chains agree.", "Figure 5", untested="quick alone" if of == "untested" else "no score")
-    evidence = Evidence("2020-01-01", f"Chains of `{'quick' if of == 'finding' else 'none'}` agree.", [claim])
-    page = finding.page("ashman2020", evidence, CARD.iloc[:0], [quick], CONF, "none\n")
-    assert "| quick | common | quick |" in page.split("## Runs that this page uses")[1]
-
-
-def test_worse_rows_stand_below_their_explanation_or_are_open(text):
-    explained, left = text.split("It stops early. Shown by: experiment 1")[1].split("**Open**")
-    assert explained.count("- Table 4, boston") == 1 == left.count("- Table 4, concrete")
-
-
-def test_a_printed_number_that_training_passes_is_shown_with_its_step(text):
-    table = text.split("numbers that training passes**")[1]
-    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in table
-    assert "777" not in table
-
-
-def test_the_ledger_shows_what_each_protocol_adds(quick, tmp_path):
-    (tmp_path / "numbers.csv").write_text("dataset,split,mnll\n" + "".join(f"yacht,{i},{i}\n" for i in range(5)))
-    text = protocol.ledger([quick.view], CARD, tmp_path)
-    assert "| boston | common | +0.693 |" in text
-    mean = quick.view.per_split("mnll", "boston")["dsvi"]
-    densities = f"{mean.mean():.3f} ± {mean.std():.3f} (5) | 0.250 ± 0.000 (5) | 0.500 ± 0.000 (5) |"
-    assert f"| quick | boston | DSVI (2 layers) | {densities}" in text
-    assert "Largest mean of a cell, either way: 0.250 and 0.500 nats." in text
-    assert "| numbers | yacht | 1 | 5 | -1.500 | -1.000 | - |" in text
-    assert "| rossi2021 | population sd | 8 | 1.07 |" in text
-    assert "no record has it" in protocol.ledger([], CARD, tmp_path / "none")
-
-
-def test_pages_are_made_from_the_files_alone(tmp_path):
-    (tmp_path / "published").mkdir()
-    shutil.copytree(REPOSITORY / "published" / "claims", tmp_path / "published" / "claims")
-    (tmp_path / "conf").symlink_to(CONF)
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "errata.md").write_text("## rossi2021\n\n| no. | a | proof |\n|---|---|---|\n| 1 | b | c |\n")
-    pages = finding.pages(tmp_path, CARD[CARD["verdict"] != "better"], [])
-    assert set(pages) == set(CARD["source"])
-    assert "| 1 | b |\n\nProofs" in pages["rossi2021"]
-    assert "None noticed." in pages["ashman2020"]
-    assert "8 claims: 8 not run" not in pages["ashman2020"]
-    assert "of 7 claims: 7 not run" in pages["ashman2020"]
-
-
 def test_many_data_sets_are_tested_together(quick):
     """The exact two-sided p of six differences with one sign is 2 / 2^6 = .031."""
     comparison = Comparison(["uci_common"], ("dsvi", "svgp"), "mnll")
@@ -361,31 +285,9 @@ def test_many_data_sets_are_tested_together(quick):
     results = [replace(blank, dataset=f"set{i}", difference=d) for i, d in enumerate(differences)]
     assert claims.over_datasets(results) == ["DSVI (2 layers) is better than SVGP on 6 of 6, signed-rank p = 0.031"]
     assert claims.over_datasets(results[:5]) == []
+    alike = replace(comparison, expect="equal")
+    assert claims.over_datasets([replace(result, comparison=alike) for result in results]) == []
     equal = replace(blank, difference=PairedDifference(0.0, -1.0, 1.0, 1.0, 5))
     assert claims.over_datasets([*results, equal])[0].startswith("DSVI (2 layers) is better than SVGP on 6 of 7")
     assert finding._datasets(results, 5) == "6 data sets (-0.60 to -0.10)"
     assert finding._datasets(results[:1], 5) == "set0 -0.10 [-1.00, +1.00]"
-
-
-def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):
-    path = tmp_path / "findings.yaml"
-    found = {
-        "claim": "Depth pays.",
-        "where": "DSVI and SVGP",
-        "comparisons": [BETTER | {"datasets": ["boston_uci", "energy"]}],
-    }
-    path.write_text(yaml.safe_dump({"claims": [found]}))
-    text = finding.bullets(claims.ours(path, CONF), [quick], CONF)
-    (energy,) = judged([quick], "energy")
-    assert text == (
-        f"- **Depth pays.** DSVI and SVGP: not run on boston_uci; holds on energy {energy.difference.mean:+.2f} "
-        f"[{energy.difference.lower:+.2f}, {energy.difference.upper:+.2f}] ({quick.view.folder.name}, 5 splits).\n"
-    )
-    for n in range(60, 100):  # wherever the line ends
-        path.write_text(yaml.safe_dump({"claims": [found | {"where": f"{'x' * n} DSVI - SVGP"}]}))
-        text = finding.bullets(claims.ours(path, CONF), [quick], CONF)
-        assert " - SVGP" in text or " -\n  SVGP" in text
-        assert "\n  - " not in text
-    path.write_text(yaml.safe_dump({"claims": [found | {"comparisons": [BETTER | {"methods": ["dsvi", "svpg"]}]}]}))
-    with pytest.raises(UserError, match=r"unknown method 'svpg' in claim 1 of .*findings\.yaml; did you mean 'svgp'"):
-        claims.ours(path, CONF)

@@ -87,9 +87,12 @@ def test_the_crate_says_what_ran_on_what(packed):
 
 
 def test_an_unfinished_study_is_refused_with_what_it_lacks(tmp_path, where):
-    folder = build(tmp_path / "results" / "half", ["svgp"], ["boston"], 3, drop={("svgp", "boston", 1)})
+    def status(method, dataset, split):
+        return ("stopped", "x") if split == 2 else ("done", "")
+
+    folder = build(tmp_path / "results" / "half", ["svgp"], ["boston"], 3, status, drop={("svgp", "boston", 1)})
     with pytest.raises(
-        UserError, match=r"not finished: 1 fit missing, \d+ files not written \(report.html, ...\); run"
+        UserError, match=r"not finished: 1 fit missing, 1 fit stopped, \d+ files not written \(report.html, ...\); run"
     ):
         crate.write(Places(tmp_path, tmp_path / "store"), "half")
     assert not (folder / "crate.zip").exists()

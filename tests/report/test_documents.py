@@ -15,6 +15,7 @@ from gpbench.report.export import documents
 from gpbench.report.joined import Joined
 from gpbench.report.scorecard import all_runs
 from gpbench.report.scorecard.counterparts import Counterparts
+from gpbench.report.scorecard.verdicts import JUDGED, kind
 from gpbench.report.significance import comparisons
 from gpbench.report.view import UNMIXED, View
 from projects import REPOSITORY
@@ -42,6 +43,10 @@ def root(tmp_path_factory, published):
         patch.setattr(documents, "TABLES", ("regression_mnll", "ranks"))
         documents.make(root)
         yield root
+
+
+def in_words(view):
+    return documents.summary(view).replace("\n", " ")
 
 
 def test_documents_are_current_until_a_score_changes(root):
@@ -75,6 +80,7 @@ def test_a_cell_that_has_not_converged_is_that_of_a_longer_run(root):
     assert means["mean"].to_dict() == dict.fromkeys(means.index, 1.0) | {("svgp", "boston"): 2.0}
     assert means.index[~means["complete"]].tolist() == [("svgp", "banana")]
     assert joined.fits[["method", "dataset", "split"]].equals(own.fits[["method", "dataset", "split"]])
+    assert not Joined(shorter, [longer]).taken, "as many updates are no more"
     own.fits["steps"] *= 4
     assert not Joined(longer, [own]).taken, "what has converged stays"
 
@@ -83,7 +89,9 @@ def test_a_run_at_another_budget_gives_no_cells(root):
     own, other = View(root / "study"), View(root / "study")
     own.fits["status"] = own.fits["method"].map({"svgp": "skipped"}).fillna(UNMIXED)
     own.fits["steps"] -= own.fits["status"] == UNMIXED
-    assert len(Joined(own, [other]).taken) == 4
+    joined = Joined(own, [other])
+    assert len(joined.taken) == 4
+    assert "4 cells are of runs with more updates or rows (2 of Constant, 2 of SVGP)." in in_words(joined)
     other.study["budget"] = "paper"
     assert not Joined(own, [other]).taken
 
@@ -107,12 +115,13 @@ def test_a_run_with_more_splits_than_ours_gives_no_cells(root):
 
 def test_a_run_with_another_model_gives_no_cells(root):
     own = Counterparts(View(root / "docs" / "results" / documents.RUN))
-    names = ["svgp.steps=60000 trainer.replicas=1", "svgp.num_inducing=500 svgp.steps=60000", "budget.gain=1"]
+    names = ["svgp.steps=60000 trainer.replicas=1", "svgp.num_inducing=500 svgp.steps=60000", "budget.gain=1", ""]
     others = [Counterparts(View(own.view.folder)) for _ in names]
     own.view.fits["status"] = UNMIXED
     own.view.fits["steps"] -= 1
     for other, settings in zip(others, names, strict=True):
         other.settings = settings
+    others[-1].study = "another"
     (joined,) = documents.joined([*others, own])
     assert {id(view) for view in joined.taken.values()} == {id(others[0].view)}
     assert not documents.joined([*others[1:], own])[0].taken
@@ -134,11 +143,11 @@ def test_blocks_of_a_text_are_replaced_and_must_exist():
 
 @pytest.mark.parametrize("pair", [("svgp", "constant"), ("constant", "svgp")])
 def test_the_readme_says_which_method_of_a_pair_is_worse(root, monkeypatch, pair):
-    usual, told = comparisons.compare, {"pairs": [{"a": pair[0], "b": pair[1], "reject": True}]}
+    usual, told = comparisons.compare, {"pairs": [{"a": pair[0], "b": pair[1], "reject": no} for no in (True, False)]}
     monkeypatch.setattr(comparisons, "compare", lambda *words: usual(*words) | told)
-    text = documents.summary(Joined(View(root / "study"), [])).replace("\n", " ")
+    text = in_words(Joined(View(root / "study"), []))
     assert (
-        "best mean ranks: SVGP 1.0, Constant 2.0. 1 of 1 pair differ significantly; the worse method is Constant in 1."
+        "best mean ranks: SVGP 1.0, Constant 2.0. 1 of 2 pairs differ significantly; the worse method is Constant in 1."
         in text
     )
     assert "8 fits of 2 methods on 2 data sets" in text
@@ -147,9 +156,16 @@ def test_the_readme_says_which_method_of_a_pair_is_worse(root, monkeypatch, pair
 def test_the_readme_says_what_of_a_study_is_missing(root):
     view = Joined(View(root / "study"), [])
     view.fits.loc[view.fits["method"] == "constant", "status"] = "missing"
-    text = documents.summary(view).replace("\n", " ")
+    view.fits.loc[(view.fits["method"] == "svgp") & (view.fits["split"] == 1), "status"] = UNMIXED  # which has scores
+    text = in_words(view)
     assert "4 fits of 1 method on 2 data sets, protocol common" in text
     assert "splits; 4 of Constant are missing. " in text
+
+
+def test_the_readme_says_where_not_every_method_is_complete(root):
+    view = Joined(View(root / "study"), [])
+    view.fits.loc[(view.fits["method"] == "svgp") & (view.fits["dataset"] == "banana"), "status"] = "failed"
+    assert "2 methods are complete on 1 of them (not on banana), " in in_words(view)
 
 
 def test_the_readme_counts_what_the_scorecard_says():
@@ -160,4 +176,8 @@ def test_the_readme_counts_what_the_scorecard_says():
     start = f"Of {total['rows']} published predictions: {total['agrees']} agrees, {total['better']} better"
     assert text.startswith(start)
     assert sum(map(int, re.findall(r"\d+", text.split(":")[1].split(".")[0]))) == total["rows"]
-    assert f"of {len(groups['samplers'])} judged" in text
+    of_samplers = groups["samplers"]["verdict"]
+    judged, agreed = of_samplers.map(kind).isin(JUDGED), of_samplers == "agrees"
+    mixed = groups["samplers"].loc[agreed, "ours_metric"].str.startswith("r_hat").sum()
+    said = f"samplers: {judged.sum()} of {len(judged)} judged, {agreed.sum()} agree (R-hats: {mixed})."
+    assert said in text

@@ -80,6 +80,7 @@ def test_absent_fits_are_named_in_the_figure(view):
 def test_critical_difference_states_whether_the_data_sets_suffice(view):
     shown = texts(draw(view, "critical_difference")).replace("\n", " ")
     assert "5 cannot suffice, whatever the scores" in shown
+    assert "0 of 15 pairs differ significantly. With 6 methods" in shown
     assert "Left out as incomplete: boston, yacht (7/8); DSVI (2 layers), Gradient boosting (6/7)" in shown
 
 
@@ -267,12 +268,16 @@ def test_a_number_that_one_paper_quotes_is_a_line_in_the_panel_of_its_metric_and
     axes = draw(compared, "error_over_time").axes
     lines = [[line.get_ydata()[0] for line in axis.lines if line.get_linestyle() == ":"] for axis in axes]
     assert lines == [[], [], [2.6], []], "RMSE of boston and yacht, then MNLL"
+    compared.card = pd.concat([compared.card, compared.card])
+    axes = draw(compared, "error_over_time").axes
+    assert not any(line.get_linestyle() == ":" for axis in axes for line in axis.lines), "of two it is neither"
 
 
 def test_published_means_stand_above_ours_with_their_spreads(compared):
     (axis,) = draw(compared, "scorecard").axes
     scores = compared.per_split("mnll", "boston")["svgp"]
     published, ours = axis.containers
+    assert [bar.lines[0].get_markerfacecolor() == "white" for bar in (published, ours)] == [True, False]
     marks = [bar.lines[0].get_xydata()[0] for bar in (published, ours)]
     np.testing.assert_allclose(marks, [(2.5, -0.15), (scores.mean(), 0.15)])
     reach = [np.ptp(bar.lines[2][0].get_segments()[0][:, 0]) / 2 for bar in (published, ours)]

@@ -25,7 +25,7 @@ from gpbench.report.significance.comparisons import (
     posteriors,
     statistics,
 )
-from gpbench.report.significance.findings import left_out, sentences, to_markdown
+from gpbench.report.significance.findings import left_out, p_value, sentences, to_markdown, unconverged
 from gpbench.report.view import View
 
 FIELDS = ("a_better", "equal", "b_better")
@@ -56,6 +56,13 @@ def test_statistics_name_what_was_overridden(view):
     other = View(view.folder)
     other.study["command"] += " overrides='svgp.num_inducing=50 splits=5'"
     assert "5 splits, overrides 'svgp.num\\_inducing=50 splits=5'; fits" in to_markdown({"comparisons": {}}, other)
+
+
+def test_statistics_say_whether_any_code_was_uncommitted(view):
+    other = View(view.folder)
+    assert "uncommitted" not in to_markdown({"comparisons": {}}, other)
+    other.done.loc[other.done.index[0], "dirty"] = True
+    assert "fits of commit 0123abc with uncommitted changes." in to_markdown({"comparisons": {}}, other)
 
 
 def test_a_label_is_no_markup_in_the_statistics(view, statistics_folder):
@@ -147,6 +154,19 @@ def test_two_data_sets_of_three_methods_are_enough_for_friedmans_test(tmp_path):
     assert found["chi_squared"] == pytest.approx(expected.statistic)
 
 
+def test_who_shares_the_first_place_is_not_first(tmp_path):
+    folder = build(tmp_path / "s", ["svgp", "dsvi"], ["boston", "energy"], 2, lambda *_: ("done", ""))
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores["mnll"] = 1.0 + ((scores["method"] == "dsvi") & (scores["dataset"] == "energy"))
+    scores.to_parquet(folder / "scores.parquet")
+    ranked = compare(View(folder), SPEC["regression_mnll"])["ranks"]
+    assert [(row["method"], row["mean_rank"], row["firsts"]) for row in ranked] == [
+        ("svgp", 1.25, 1),
+        ("dsvi", 1.75, 0),
+    ]
+    assert len(differences_to_best(View(folder), "mnll", "energy")) == 1, "two splits are enough"
+
+
 def test_a_sentence_says_what_is_undecided(view):
     found = compare(view, SPEC["regression_mnll"])
     pairs = posteriors(view, SPEC["regression_mnll"]).to_dict("records")
@@ -157,6 +177,24 @@ def test_a_sentence_says_what_is_undecided(view):
         names = [view.labels[pair["b"]] for pair in pairs if pair["a"] == first and pair["decision"] == key]
         assert (f"{words} {', '.join(names)}" in sentence) == bool(names)
     assert f"{view.labels[first]} is" in sentence
+
+
+def test_pairs_differ_by_the_corrected_test(view):
+    found, row = compare(view, SPEC["regression_mnll"]), {"a": "svgp", "b": "constant", "p": 0.01}
+    pairs = [row | {"reject": False}, row | {"a": "bsgp_1", "reject": True}]
+    text = " ".join(sentences(found | {"pairs": pairs}, view))
+    assert "correction: 1 of 2 pairs differ significantly: BSGP (1 layer) and Constant." in text
+
+
+def test_small_p_values_are_not_zero():
+    assert [p_value(p) for p in (0.012, 0.0005, 0.00009)] == ["p = 0.012", "p = 0.00050", "p < 0.0001"]
+
+
+def test_ranks_are_told_a_second_time_where_that_adds_a_data_set(view):
+    told = {"datasets": ["boston"], "methods": ["svgp", "dsvi"]}
+    more = {"datasets": ["boston", "energy"], "ranks": {"dsvi": 1.0, "svgp": 2.0}}
+    assert unconverged(told | {"unconverged": more | {"datasets": ["boston"]}}, view) == ""
+    assert "2 methods on 2 data sets: DSVI (2 layers) 1.00" in unconverged(told | {"unconverged": more}, view)
 
 
 def test_curves_reach_the_share_of_data_sets_within_a_distance(view):

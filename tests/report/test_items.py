@@ -270,6 +270,20 @@ def test_the_caption_of_a_figure_says_what_it_lacks(view, figure):
     assert "acks" not in provenance(view, figure)
 
 
+def test_a_caption_counts_chains_where_splits_have_several(view, figure):
+    assert "restarts" not in provenance(view, figure)
+    other = View(view.folder)
+    other.fits.loc[0, "replica"] = 1
+    assert "5 splits of 2 chains or restarts each. " in provenance(other, figure)
+
+
+@pytest.mark.parametrize(("hyper", "layers"), [({"layers": 2}, 2), ({"hidden_layers": 2}, 3), ({}, 1)])
+def test_a_method_launches_its_operations_in_every_layer(hyper, layers):
+    what = replace(CELL.what, method=replace(CELL.what.method, hyper=hyper), steps=1000, trained_by="single")
+    cell = replace(CELL, what=what, cost=replace(CELL.cost, operations_per_layer=500))
+    assert listing._launches(cell) == pytest.approx(1000 * layers * 500 * listing.LAUNCH)
+
+
 def test_the_state_follows_from_what_is_committed(tmp_path, registry):
     where, item = Places(tmp_path, tmp_path / "store"), registry["rossi2021_fig7"]
     assert listing.state(where, item) == "available"

@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 from synthetic_study import CHAINS, all_done, build, change_study, with_scores
 
 from gpbench.cli import advise
 from gpbench.report.figures import draw
-from gpbench.report.page.page import render
+from gpbench.report.page.page import Section, _add_figure, render
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.scorecard.published import COLUMNS
@@ -67,6 +68,7 @@ def test_the_mean_is_printed_with_the_number_of_splits_that_fail(view):
     assert shown["BSGP (2 layers)"].endswith("(3) ✗ 2 of 3 not converged")
     assert float(shown["BSGP (2 layers)"].split()[0]) == pytest.approx(cell["mean"], abs=0.01)
     assert "✗" not in shown["BSGP (1 layer)"]
+    assert [text.get_text() for text in draw(view, "log_density").axes[0].texts] == ["✗", "◂ 1"]
 
 
 def test_a_failing_cell_is_neither_best_nor_ranked_nor_compared(view):
@@ -114,6 +116,15 @@ def test_every_table_and_the_page_say_so(view, folder, tmp_path):
     assert f"{len(view.fits) - 8} of {len(view.fits)} done" in page
 
 
+def test_the_caption_of_a_figure_on_the_page_counts_them(view, tmp_path):
+    assert view.failing == "✗ In 1 of 8 cells fits have not converged."
+    (tmp_path / "figures").mkdir()
+    Image.new("RGB", (2, 2)).save(tmp_path / "figures" / "cost.png")
+    view.folder, section = tmp_path, Section("cost", "Cost")
+    _add_figure(view, "cost", section)
+    assert view.failing in section.figures[0]["caption"]
+
+
 def test_the_scorecard_does_not_judge_them(view):
     row = dict.fromkeys(COLUMNS, "") | {"source": "x", "dataset": "boston", "protocol": "common", "value": 1.0}
     row |= {"spread": 0.1, "spread_kind": "sample sd", "splits": SPLITS, "data_sets": 1}
@@ -121,6 +132,7 @@ def test_the_scorecard_does_not_judge_them(view):
     card = scorecard(view, pd.DataFrame([row | {"ours_method": name} for name in ("bsgp_1", "bsgp_2")]))
     assert card["verdict"].tolist()[1] == "not judged: 2 of 3 not converged"
     assert card["verdict"].tolist()[0] in ("agrees", "better", "worse", "inconclusive")
+    assert card["compared"].tolist() == ["", ""], "counted are fits by gradients"
 
 
 def test_a_chain_that_diverged_leaves_its_cell_incomplete(folder, tmp_path):

@@ -95,6 +95,18 @@ def test_sections_that_do_not_apply_are_left_out(page):
     assert "counts_mnll" not in page
 
 
+def test_a_note_stands_once_below_tables_that_share_it_and_every_comparison_has_its_findings(written, page):
+    assert page.count("Cells with unfinished splits are not compared") == 1
+    titles = [title for title, _ in pages._findings(View(written))]
+    parts = ["Regression, MNLL", "Regression, RMSE", "Classification, MNLL", "Classification, error rate"]
+    assert titles == ["All data sets, MNLL", *parts]
+
+
+def test_unfinished_fits_have_a_table_where_there_are_some(written, small_view):
+    of_both = [pages.sections.tables(of, "status") for of in (View(written), small_view)]
+    assert of_both == [["status", "unfinished"], ["status"]]
+
+
 def test_nothing_is_ranked_where_samplers_are_run_for_their_efficiency(tmp_path):
     folder = build_samplers(tmp_path / "sampled", datasets=("boston",), splits=1)
     write_statistics(View(folder), folder)
@@ -181,6 +193,9 @@ def test_statistics_json_is_strict_and_complete(statistics_folder):
     # Iman and Davenport's F is infinite where all data sets agree
     assert regression["friedman"]["f"] is None
     assert "cannot suffice" in (statistics_folder / "statistics.md").read_text()
+    paired = {(row["metric"], row["dataset"]) for row in found["differences"]}
+    assert {("mnll", "boston"), ("mnll", "digits"), ("rmse", "boston"), ("error", "banana")} <= paired
+    assert {("rmse", "banana"), ("error", "boston")}.isdisjoint(paired)
 
 
 def test_statistics_of_one_method_give_a_reason(tmp_path):

@@ -17,6 +17,7 @@ from gpbench.report.page import page
 from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.scorecard.published import read_published
+from gpbench.report.tables import objectives
 from gpbench.report.tables.objectives import p_values
 from gpbench.report.view import View
 from gpbench.study.planning.variants import expand
@@ -73,6 +74,8 @@ def test_intervals_hold_our_means_and_the_published_ones_below(view):
     expected = [(means["svgp"], 0), (3, 0.3), (means["dsvi"], 1), (2, 1.3), (means["bsgp_1"], 2), (1, 2.3)]
     np.testing.assert_allclose(marks, [*expected, (means["bsgp_2"], 3)], rtol=1e-12)
     assert shown(boston) == ["(90)"], "beyond the axis"
+    (dashed,) = [line for line in boston.get_lines() if line.get_linestyle() == "--"]
+    assert dashed.get_xdata()[0] == means["svgp"]
     bars = [bar.lines[2][0].get_segments()[0] for bar in boston.containers[:2]]
     sd = view.per_split("mnll", "boston")["svgp"].std(ddof=1)
     np.testing.assert_allclose(
@@ -118,6 +121,9 @@ def test_the_page_counts_all_verdicts_and_shows_what_has_a_counterpart(view):
     assert len(section.facts) == 2
     ((_, table),) = section.tables
     assert (table.count("<tr>"), "elsewhere" in table) == (1 + 1, False)
+    scorecard(view, pd.DataFrame([other])).to_json(view.folder / "scorecard.json", orient="records")
+    page._add_scorecard(view, blank := page.Section("scorecard", "Scorecard"))
+    assert not blank, "nothing printed is about this study"
 
 
 def test_curves_are_labels_without_the_value(view):
@@ -150,11 +156,20 @@ def test_pairing_finds_what_the_differences_of_folds_hide(view):
     assert found.loc["boston", "difference"] == pytest.approx(-0.05, abs=0.02)
 
 
+def test_the_range_of_p_holds_the_middle_ninety_percent(monkeypatch):
+    drawn = iter([*np.arange(100) / 100, 0.5])
+    monkeypatch.setattr(objectives, "signed_rank_less", lambda _: next(drawn))
+    n, difference, *found = objectives._tests(np.array([1.0, 2.0]), np.zeros(2))
+    assert (n, difference, found) == (2, 1.5, pytest.approx([0.5, 0.495, 0.0495, 0.9405]))
+
+
 def test_both_p_values_stand_in_the_figure_and_in_the_table(view):
     found = p_values(view).iloc[0]
     boston, _ = draw(view, "p_values").axes
     drawn = {line.get_marker(): line.get_ydata()[0] for line in boston.get_lines() if line.get_marker() in ("o", "s")}
     assert drawn == {"o": found["p_paired"], "s": found["p_unpaired"]}
+    (bar,) = boston.containers[0].lines[2][0].get_segments()
+    assert bar[:, 1] == pytest.approx(found[["p_unpaired_low", "p_unpaired_high"]].tolist())
     row = TABLES["p_values"].function(view).shown.iloc[0]
     assert (row["p, paired"], row["smallest possible p"]) == ("0.00391", "0.00391")
 

@@ -25,6 +25,7 @@ from gpbench.report.registry import TABLES
 from gpbench.report.scorecard.one_run import scorecard
 from gpbench.report.tables import sampler_efficiency
 from gpbench.report.tables.by_setting import scores_by_n
+from gpbench.report.tables.render import number
 from gpbench.report.view import View
 from gpbench.sampling import diagnostics
 
@@ -96,6 +97,9 @@ def test_efficiency_says_what_draws_are_worth(view):
         "dataset == 'boston' and method == 'bsgp_1' and iteration == 2000"
     )
     assert data["r_hat_first_2000_kept"] == medians["r_hat"].median()
+    slowest = sampler_efficiency.shrinkage(view).query("dataset == 'boston' and method == 'bsgp_2'")
+    last = slowest.groupby("iteration")["r_hat"].median().map(number)[-4:]
+    assert rows.loc["BSGP (2 layers)", "R-hat"] == ", ".join(last)
 
 
 def test_chains_that_stay_at_different_values_have_an_infinite_r_hat(tmp_path):
@@ -122,6 +126,9 @@ def test_methods_that_are_not_told_apart_share_a_place(tmp_path):
     copied = of_svgp.assign(fit_id=of_svgp["fit_id"].str.replace("svgp", "bsgp_1"))
     pd.concat([of_svgp, copied]).to_parquet(folder / "prefixes.parquet")
     assert list(TABLES["convergence_order"].function(View(folder)).shown["order"]) == ["1,2"]
+    of = {"a": [], "b": []}, {"a": 1, "b": 2}
+    orders = [sampler_efficiency._order(of[0], [("a", "b", 1.0, 1.1, p)], of[1]) for p in (0.05, 0.06)]
+    assert orders == ["1|2", "1,2"]
 
 
 def test_curves_of_r_hat_hold_the_medians(view):
@@ -155,7 +162,8 @@ def test_a_published_ess_is_an_open_mark_below_ours(tmp_path):
     axis = draw(View(folder), "ess_per_operation").axes[0]
     (mark,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_fillstyle() == "none"]
     assert mark.get_xdata(orig=False) == [8.0]
-    assert 0.5 < mark.get_ydata(orig=False)[0] < 1.5
+    (ours,) = [bars.lines[0] for bars in axis.containers if bars.lines[0].get_marker() == "o" and bars.lines[0] != mark]
+    assert 0.5 < ours.get_ydata(orig=False).max() < mark.get_ydata(orig=False)[0] < 1.5, "downwards"
 
 
 def test_chains_of_every_sampler_have_a_row(view):
@@ -265,6 +273,12 @@ def test_scores_are_averaged_at_each_size(sizes):
     assert row["Constant"].endswith("(4) <"), "worse by 0.1 at a noise of 0.01"
     data = table.data.query("dataset == 'banana' and n_train == 50 and metric == 'accuracy' and method == 'constant'")
     assert data["lower"].item() < data["difference"].item() < data["upper"].item() < 0
+    of_size = sizes.done.query("dataset == 'banana' and n_train == 50").pivot(
+        index="split", columns="method", values="accuracy"
+    )
+    expected = stats.ttest_rel(of_size["constant"], of_size["svgp"])
+    found = data[["lower", "upper", "p"]].to_numpy()[0]
+    assert found == pytest.approx([*expected.confidence_interval(), expected.pvalue])
 
 
 def test_boxes_of_weights_hold_the_quartiles_of_all_chains_of_the_first_split(tmp_path):

@@ -119,9 +119,11 @@ def test_the_margin_is_at_least_the_rounding_of_what_is_printed(view):
 
 
 def test_protocol_budget_and_commit_stand_beside_ours(view):
-    found = scorecard(view, pd.DataFrame([row(view)]))
-    assert found.iloc[0][["ours_protocol", "ours_budget", "ours_commit"]].tolist() == ["common", "quick", "0123abc"]
-    assert "Ours: protocol common, budget quick, commit 0123abc." in to_table(found).note
+    found = scorecard(view, pd.DataFrame([row(view, dataset="naval"), row(view)]))
+    assert found.iloc[1][["ours_protocol", "ours_budget", "ours_commit"]].tolist() == ["common", "quick", "0123abc"]
+    table = to_table(found)
+    assert table.note.startswith("Ours: protocol common, budget quick, commit 0123abc. ")
+    assert table.shown["data set"].tolist() == ["boston", "naval"], "what has a number of ours comes first"
 
 
 def test_settings_that_a_run_was_given_are_printed(tmp_path):
@@ -221,6 +223,7 @@ def test_chains_of_samplers_are_runs(tmp_path):
     # of one data set: one more beside our four
     between = fits.groupby("split")["ess_percent"].mean().std()
     assert found["standard_error"][4] == pytest.approx(between * np.sqrt(1 + 1 / 4))
+    assert card(view, **sampled, ours_metric="ess_tail")["ours_n"] == 4, "of all chains of a data set"
     # chains this short have no effective sample size worth a verdict; their R-hat says how far they are
     assert found["verdict"][2].startswith("not judged: chains of 2000 draws are 10 autocorrelation times long")
     assert verdicts.kind(found["verdict"][3]) in verdicts.JUDGED
@@ -263,7 +266,8 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
     assert verdict(view, **SAMPLED) == reason
     assert verdict(view, **SAMPLED | {"ours_metric": "acceptance_theta"}) == reason
     assert verdicts.kind(verdict(view, **SAMPLED | {"ours_metric": "r_hat_classic"})) in verdicts.JUDGED
-    assert (view.fits["convergence"] == "not converged").sum() == 4
+    assert (view.fits["convergence"] == "not converged").sum() == 4 == len(view.improving)
+    assert view.cells("ess_percent")["improving"].tolist() == [1], "splits"
     assert verdicts.kind(verdict(without_a_gate(tmp_path / "mixed"), **SAMPLED)) in verdicts.JUDGED
 
 
@@ -355,15 +359,6 @@ def test_one_r_hat_beside_one_r_hat_is_shown_by_the_number_of_chains(tmp_path):
     assert {found["spread_assumed"] for found in cards} == {"chains"}
     assert verdicts.combined_r_hats(1.01, 1.0, 1) == pytest.approx((np.nan, np.nan), nan_ok=True)
     assert verdicts.combined_r_hats(1.0, 1.0, 10) == (0.0, np.inf)
-
-
-def test_a_chain_without_a_value_leaves_its_cell_unjudged(tmp_path):
-    folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"])
-    scores = pd.read_parquet(folder / "scores.parquet")
-    scores.loc[0, "ess_percent"] = np.nan
-    scores.to_parquet(folder / "scores.parquet")
-    printed = {"ours_metric": "ess_percent", "factor": 1, "value": 30.0, "spread": 1.0, "splits": 100}
-    assert verdict(View(folder), **printed) == "not judged: the metric is undefined in 1 run"
 
 
 def test_a_number_is_needed_where_ours_stands_for_it(tmp_path):

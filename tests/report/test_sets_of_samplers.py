@@ -1,10 +1,12 @@
-"""What the scorecard makes of chains on one data set, or on few."""
+"""What the scorecard and tables make of chains on one data set, or on few."""
 
+import pandas as pd
 import pytest
 from synthetic_samplers import build_samplers
 from synthetic_study import change_scores
 from test_scorecard import card
 
+from gpbench.report.registry import TABLES
 from gpbench.report.view import View
 
 ONE_SET = "inconclusive: one data set on each side"
@@ -41,3 +43,16 @@ def test_a_data_set_whose_chains_are_missing_is_no_run(tmp_path):
     found = card(view, **PRINTED | {"ours_metric": "ess_percent", "spread": 4.0, "splits": 100, "data_sets": 10})
     assert found["verdict"].startswith("not judged: ")
     assert found["standard_error"] == pytest.approx(4.0 * (1 / 2 + 1 / 10) ** 0.5)
+
+
+def test_samplers_that_ended_earlier_or_on_fewer_data_sets_say_so(tmp_path):
+    def status(method, dataset, split):
+        return ("failed", "") if (method, split) == ("svgp", 2) else ("done", "")
+
+    folder = build_samplers(tmp_path / "t", ["svgp", "bsgp_1"], ["boston"], 3, status)
+    moments = pd.read_parquet(folder / "prefixes.parquet")
+    last = moments["iteration"] == moments["iteration"].max()
+    moments[~(last & moments["fit_id"].str.startswith("svgp"))].to_parquet(folder / "prefixes.parquet")
+    assert list(TABLES["efficiency"].function(View(folder)).shown["splits x chains"]) == ["2 x 4 of 3 splits", "3 x 4"]
+    row = TABLES["convergence_order"].function(View(folder)).shown.iloc[0]
+    assert row[["order", "shorter chains", "splits"]].tolist() == ["2", "1", "3"]

@@ -4,10 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from figure_texts import texts
+from matplotlib.figure import Figure
 from synthetic_samplers import build_samplers
 from synthetic_study import all_done, build, change_scores, change_study
 
-from gpbench.report.figures import draw, write_figure
+from gpbench.report.figures import draw, solvers, write_figure
 from gpbench.report.tables import preconditioners
 from gpbench.report.view import View
 
@@ -65,6 +66,7 @@ def test_ratios_to_conjugate_gradients_by_hand(view):
     ratio = found["relative_iterations"]
     assert ratio["bsgp_1"].tolist() == [0.25, 0.1]
     assert ratio["bsgp_2"].tolist() == [1.875, 1.0], "both were stopped at the second"
+    assert found["seconds"].loc["svgp"].tolist() == [1.0, 2.0], "with those of the preconditioner"
     assert (found["relative_seconds"] == 1).all()
 
 
@@ -84,6 +86,13 @@ def test_the_table_counts_what_was_stopped_and_marks_lower_bounds(view):
         "≥1.0 (1.0 to 1.0); 1.0; 2 of 2",
     ]
     assert table.data["stopped"].tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize(("stopped", "is_marked"), [([1, 1, 0, 0], False), ([0, 0, 1, 0], True)])
+def test_a_bound_is_marked_where_half_of_the_long_systems_were_stopped(stopped, is_marked):
+    systems = pd.DataFrame({"lengthscale": [1.0, 1.0, 10.0, 20.0], "stopped": 0, "stopped_cg": stopped})
+    saved = preconditioners._saved(systems.assign(relative_iterations=0.5, relative_seconds=0.25))
+    assert preconditioners._text(saved) == "≥" * is_marked + "2.0 (2.0 to 2.0); 4.0; 0 of 4"
 
 
 @pytest.mark.slow
@@ -108,6 +117,15 @@ def test_the_heat_map_shows_logarithms_and_crosses(view):
     np.testing.assert_allclose(ratios[1], np.log10([0.25, 0.1]))
     assert [len(axis.lines) for axis in axes[:3]] == [1, 0, 2]
     np.testing.assert_allclose(axes[0].lines[0].get_xydata(), [(1, -2)])  # lengthscale 10, noise 0.01
+    red, _, blue, _ = axes[1].collections[0].get_cmap()(0.0)
+    assert blue > red, "fewer iterations are blue"
+
+
+def test_a_place_of_the_heat_map_is_crossed_out_where_all_draws_were_stopped():
+    rows = pd.DataFrame({"noise": 0.1, "lengthscale": [1.0, 1.0, 10.0, 10.0], "stopped": [0, 1, 1, 1], "taken": 5.0})
+    axis = Figure().subplots()
+    solvers._panel(axis, rows, "taken")
+    assert [line.get_xdata().tolist() for line in axis.lines] == [[1.0]]
 
 
 def test_a_curve_counts_systems_up_to_a_condition_number_and_stopped_ones_are_hollow(view):

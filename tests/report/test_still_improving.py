@@ -16,6 +16,7 @@ from gpbench.report.significance.findings import to_markdown
 from gpbench.report.tables.render import to_latex
 from gpbench.report.tables.standard import table
 from gpbench.report.view import STATUSES, UNMIXED, View
+from gpbench.study.fitting.convergence import NOT_JUDGED
 from projects import REPOSITORY
 
 SHOWN = ["svgp", "dsvi", "dgp_rff", "constant"]
@@ -32,6 +33,7 @@ def study(folder, limit=None, budget="quick", quick=1.0):
     scores["convergence"] = np.where(improving, "still improving", np.where(optimised, "converged", None))
     scores["gain"] = np.where(improving, 0.13, np.where(optimised, 0.004, np.nan))
     scores["steps_done"] = np.where(optimised, 1800, np.nan)
+    scores.loc[improving & (scores["split"] == 2), ["gain", "steps_done"]] = 0.05, 5000
     gates = np.where(improving, "failed", np.where(optimised, "passed", ""))
     scores["gate"] = gates if limit else ""
     scores["reason"] = np.where(improving & (limit is not None), "still improving (about 0.13 nats)", "")
@@ -65,6 +67,8 @@ def test_without_a_limit_the_cell_is_marked_and_ranked(ranked):
     assert sentence in to_markdown(statistics(ranked), ranked)
     assert f"{sentence} The budget allows that: they are ranked all the same." in facts.warnings(ranked)
     assert sentence in render(ranked)
+    ranked.fits.loc[ranked.fits["method"] == "dgp_rff", "convergence"] = NOT_JUDGED
+    assert ranked.still_improving.startswith("↗ 1 of 4 judged cells")
 
 
 def test_with_a_limit_it_is_left_out_as_chains_are(gated):
@@ -110,6 +114,7 @@ def test_fits_that_needed_jitter_are_marked_and_counted(tmp_path):
     scores = pd.read_parquet(view.folder / "scores.parquet")
     needed = (scores["method"] == "svgp") & (scores["dataset"] == "boston") & (scores["split"] < 2)
     scores["jitter_times"], scores["jitter_largest"] = np.where(needed, 7, np.nan), np.where(needed, 2e-7, np.nan)
+    scores.loc[needed & (scores["split"] == 0), "jitter_largest"] = 1e-8
     scores.to_parquet(view.folder / "scores.parquet")
     view = View(view.folder)
     shown = TABLES["regression_mnll"].function(view).shown.set_index("method")
@@ -149,9 +154,11 @@ def test_processors_of_fits_are_counted(tmp_path):
     scores = pd.read_parquet(view.folder / "scores.parquet")
     scores["processor"] = np.where(scores["method"] == "svgp", "of svgp", "")
     ours = int(((scores["method"] == "svgp") & (scores["status"] == "done")).sum())
+    scores["dirty"] = scores["split"] == 0
     scores.to_parquet(view.folder / "scores.parquet")
-    text = dict(facts.provenance(View(view.folder)))["processors of the fits"]
-    assert text == f"not recorded ({count - ours}), of svgp ({ours})"
+    told = dict(facts.provenance(View(view.folder)))
+    assert told["processors of the fits"] == f"not recorded ({count - ours}), of svgp ({ours})"
+    assert told["fits with uncommitted changes"] == str(int(scores["dirty"].sum()))
 
 
 def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
@@ -168,7 +175,19 @@ def test_ranks_of_several_budgets_are_drawn_in_order_of_their_cost(tmp_path):
     axis = draw(quick, "rank_by_budget").axes[0]
     assert axis.lines[0].get_xydata().tolist() == [pytest.approx([time, expected["svgp"]]) for time in hours]
     assert len(axis.lines) == len(SHOWN)
+    assert axis.yaxis_inverted(), "the best on top"
     assert [label.get_text().split("\n")[1] for label in axis.get_xticklabels()] == ["quick", "check"]
+
+
+def test_hours_are_of_the_methods_that_all_budgets_have_and_budgets_of_one_protocol(tmp_path):
+    quick, longer = study(tmp_path / "quick"), study(tmp_path / "longer", budget="check")
+    longer.fits.loc[longer.fits["method"] == "dsvi", "status"] = "failed"
+    ranked = mean_ranks([quick, longer])
+    assert set(ranked["method"]) == {*SHOWN} - {"dsvi"}
+    seconds = quick.done.loc[quick.done["method"] != "dsvi", "seconds_train"]
+    assert ranked.loc[ranked["budget"] == "quick", "hours"].unique().tolist() == [pytest.approx(seconds.sum() / 3600)]
+    change_study(longer.folder, protocol="another")
+    assert [run.study["budget"] for run in runs_of(quick)] == ["quick"]
 
 
 def test_a_study_that_builds_on_another_is_compared_with_it(tmp_path):

@@ -3,6 +3,7 @@ import shutil
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic_samplers import build_sizes
 from synthetic_study import all_done, build, change_study, with_scores
 
 from gpbench.errors import UserError
@@ -10,7 +11,8 @@ from gpbench.evaluation.compare import paired_difference
 from gpbench.report.page.facts import provenance
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import statistics
-from gpbench.report.tables.render import Table, decimals, number, to_html, to_latex, to_markdown
+from gpbench.report.tables import convergence, standard
+from gpbench.report.tables.render import Table, decimals, number, signed, to_html, to_latex, to_markdown
 from gpbench.report.tables.standard import write_table
 from gpbench.report.view import View
 
@@ -81,6 +83,31 @@ def test_status_counts_every_planned_fit_and_unfinished_lists_the_rest(view):
     rff = rest.shown[rest.shown["method"] == "DGP-RFF"].iloc[0]
     assert (rff["splits"], rff["status"]) == ("0, 1, 2, 3, 4", "failed")
     assert rff["reason"].startswith("layer 1: Cholesky failed with jitter 1e-4")
+    assert (rest.data["status"] == "skipped").is_monotonic_increasing, "what was left out by design comes last"
+    assert rest.shown.loc[rest.shown["method"] == "Exact GP", "data set"].tolist() == ["banana, breast_cancer, digits"]
+
+
+def test_costs_are_medians_and_the_largest_memory(tmp_path):
+    folder = build(tmp_path / "s", ["svgp"], ["boston"], 3, lambda *_: ("done", ""))
+    scores = pd.read_parquet(folder / "scores.parquet")
+    assert "GPU" not in TABLES["cost"].function(View(folder)).note
+    scores.assign(seconds_train=[1.0, 2.0, 9.0], peak_memory_mb=[100.0, 300.0, 200.0]).to_parquet(
+        folder / "scores.parquet"
+    )
+    row = TABLES["cost"].function(View(folder)).shown.iloc[0]
+    names = ["training s per fit", "range", "training s in total", "peak memory MB"]
+    assert row[names].tolist() == ["2.00", "1.0 to 9.0", "12.0", "300"]
+
+
+def test_a_rank_has_its_interval_where_there_is_one():
+    cells = [standard._rank(*cell) for cell in ((1.5, 1.0, 2.0), (1.0, 1.0, 1.0), (2.0, np.nan, np.nan))]
+    assert cells == ["1.50 [1.0, 2.0]", "1.00 [1.0, 1.0]", "2.00"]
+
+
+@pytest.mark.parametrize("decision", ["a_better", "equal", "b_better", "undecided"])
+def test_a_decided_comparison_is_bold(decision):
+    test = pd.Series({"a_better": 0.2, "equal": 0.3, "b_better": 0.5, "decision": decision})
+    assert standard._odds(test) == ("0.20 / 0.30 / 0.50" if decision == "undecided" else "**0.20 / 0.30 / 0.50**")
 
 
 def test_ranks_agree_with_counting(view):
@@ -136,7 +163,7 @@ def test_latex_takes_no_cell_for_an_argument_and_knows_the_letters_of_the_labels
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.012345, "0.0123"), (123.456, "123"), (1234.5, "1234"), (3e-7, "3.00e-07"), (np.nan, "-"), (0.0, "0.00"),
-     (np.inf, "∞")],
+     (np.inf, "∞"), (-np.inf, "−∞"), (250000.0, "250000"), (2.5e6, "2.50e+06")],
 )  # fmt: skip
 def test_number_has_three_significant_digits(value, text):
     assert number(value) == text
@@ -145,11 +172,14 @@ def test_number_has_three_significant_digits(value, text):
 def test_decimals_show_two_digits_of_the_spread():
     assert [decimals([sd]) for sd in (0.23, 0.023, 3.4, 41.0, 6e-5, 1e-9)] == [2, 3, 1, 0, 6, 6]
     assert decimals([np.nan, 0.0]) == 3
+    assert decimals([0.23, 0.21, 41.0]) == 2, "the typical one"
 
 
 def test_a_study_without_finished_or_regression_fits_still_has_its_tables(tmp_path):
     nothing = View(build(tmp_path / "nothing", ["svgp"], ["boston"], 2, lambda *_: ("failed", "no memory")))
     assert TABLES["regression_mnll"].function(nothing).shown.loc[:, "boston"].tolist() == ["failed: no memory"]
+    lost = build(tmp_path / "lost", ["svgp"], ["boston"], 3, lambda *_: ("failed", "x"), drop={("svgp", "boston", 1)})
+    assert TABLES["regression_mnll"].function(View(lost)).shown["boston"].tolist() == ["2 failed, 1 missing"]
     classes = View(build(tmp_path / "classes", ["svgp", "constant"], ["banana"], 1))
     for view in (nothing, classes):
         for name in TABLES:
@@ -204,6 +234,16 @@ def test_comparisons_over_tasks_that_a_study_lacks_are_left_out(tmp_path):
     assert [*statistics(view)["comparisons"]] == ["all_mnll", "regression_mnll", "regression_rmse"]
 
 
+def test_scores_of_a_method_with_lost_fits_are_marked_at_every_size(tmp_path):
+    folder = build_sizes(tmp_path / "s", datasets=["banana"])
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores.loc[scores["fit_id"] == "dsvi-banana-0", "status"] = "failed"
+    scores.to_parquet(folder / "scores.parquet")
+    shown = TABLES["scores_by_n"].function(View(folder)).shown
+    marked = [shown[label].str.contains("✗").unique().tolist() for label in ("SVGP", "DSVI (2 layers)")]
+    assert marked == [[False], [True]]
+
+
 def test_workers_has_a_row_for_every_cell(probed):
     data = TABLES["workers"].function(View(probed)).data.set_index(["dataset", "method"])
     assert len(data) == 16
@@ -223,8 +263,14 @@ def test_diagnostics_see_the_two_signs_of_the_hidden_function(probed):
     assert r_hat["layer 1"] > 1.5
     assert r_hat[["|layer 1|", "layer 2"]].max() < 1.05
     assert worst["least bulk ESS"].astype(float)["layer 2"] > 100
+    least = table.data.groupby("quantity")["ess_bulk"].min()
+    assert worst["least bulk ESS"].to_dict() == least.map(number).to_dict()
     assert table.data["x"].between(0, 2).all(), "inside the training rows"
     assert len(table.data) == 3 * 11
+
+
+def test_an_r_hat_that_is_very_large_is_no_number():
+    assert [convergence._ratio(value) for value in (1.0, 99.9, 100.0, np.nan)] == ["1.000", "99.900", "> 100", "-"]
 
 
 def test_too_few_draws_or_none_leave_an_empty_table(probed, small, tmp_path):
@@ -238,7 +284,10 @@ def test_too_few_draws_or_none_leave_an_empty_table(probed, small, tmp_path):
 
 def test_differences_are_paired_over_splits(study, tmp_path):
     folder = shutil.copytree(study, tmp_path / "pairs")
-    change_study(folder, pairs=[["dsvi", "svgp"], ["bsgp_2", "svgp"]])
+    reported = View(study).study["reported"]
+    reported["metrics"].append("accuracy")  # more is better, so that it has no column
+    pairs = [["dsvi", "svgp"], ["bsgp_2", "svgp"], ["constant", "svgp"]]
+    change_study(folder, pairs=pairs, reported=reported)
     view = View(folder)
     table = TABLES["differences"].function(view)
     data = table.data.set_index(["dataset", "a", "metric"])
@@ -248,6 +297,13 @@ def test_differences_are_paired_over_splits(study, tmp_path):
     assert data.loc[("boston", "bsgp_2", "mnll"), "n"] == 4, "one split diverged"
     assert set(data.xs("banana").index.get_level_values("metric")) == {"mnll", "error"}
     assert list(table.shown["difference"][:2]) == ["DSVI (2 layers) − SVGP", "BSGP (2 layers) − SVGP"]
+    shown = table.shown.set_index(["data set", "difference"])
+    of_mnll = data.loc["concrete", "dsvi", "mnll"][["mean", "lower", "upper"]]
+    places = decimals([view.per_split("mnll", "concrete")["svgp"].std(ddof=1)])
+    assert shown.loc[("concrete", "DSVI (2 layers) − SVGP"), "MNLL"] == signed(*of_mnll, places)
+    assert places == 2
+    assert shown.loc[("concrete", "Constant − SVGP"), "better"] == "SVGP"
+    assert shown.loc[("boston", "BSGP (2 layers) − SVGP"), "better"] == "not compared"
 
 
 def test_one_split_has_a_difference_without_an_interval(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from synthetic_samplers import build_samplers
-from synthetic_study import add_replica, build
+from synthetic_study import add_replica, build, change_scores
 from test_scorecard import card, verdict
 
 from gpbench.report.scorecard import verdicts
@@ -37,3 +37,13 @@ def test_equal_counts_of_operations_are_certain(tmp_path):
     ours = view.fits["cubic"].iloc[0]
     found = [verdict(view, **printed, ours_metric="cubic", value=factor * ours) for factor in (0.5, 1.0, 2.0)]
     assert found == ["worse", "agrees", "better"]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_chain_without_a_value_leaves_its_cell_unjudged(tmp_path, value):
+    folder = build_samplers(tmp_path / "s", ["svgp"], ["boston"])
+    change_scores(folder, ess_percent=lambda scores: scores["ess_percent"].where(scores.index > 0, value))
+    printed = {"ours_metric": "ess_percent", "factor": 1, "value": 30.0, "spread": 1.0, "splits": 100}
+    found = card(view := View(folder), **printed)
+    assert (found["verdict"], found["ours_n"]) == ("not judged: the metric is undefined in 1 run", 15)
+    assert found["ours"] == pytest.approx(view.done["ess_percent"][1:].mean())

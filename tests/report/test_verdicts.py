@@ -64,6 +64,15 @@ def test_every_metric_has_a_margin_and_a_direction():
     assert set(verdicts.UNDIRECTED) <= set(METRICS)
 
 
+def test_what_a_number_is_about():
+    """Costs and operations are neither predictions nor how chains move, of which the badge counts the former."""
+    of = {name: [metric for metric in METRICS if verdicts.group(metric) == name] for name in verdicts.GROUPS}
+    costs = ["seconds_train", "seconds_predict", "peak_memory_mb"]
+    assert of["bookkeeping"] == [*costs, "iterations", "cubic", "cholesky", "inverse", "product", "quadratic"]
+    assert of["predictions"] == [name for name, metric in METRICS.items() if metric.tasks and name not in costs]
+    assert {"ess_min", "r_hat", "acceptance_theta"} <= set(of["samplers"])
+
+
 def test_interval_is_that_of_scipy_s_welch_test():
     """At the level of its p-value the interval ends at 0."""
     error, freedom, assumed = combined(0.3, 5, 0.2, 8)

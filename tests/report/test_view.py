@@ -55,6 +55,36 @@ def test_splits_that_others_did_not_give_are_named(small, tmp_path):
     cell = view.cells("mnll").set_index(["method", "dataset"]).loc[("svgp", "boston")]
     assert (cell["n"], cell["expected"], cell["statuses"], bool(cell["complete"])) == (2, 3, "rest not given", False)
     assert f"{n} of {n} fits needed jitter" in view.needed_jitter
+    view = View(tmp_path)
+    view.fits.loc[(view.fits["method"] == "svgp") & (view.fits["split"] == 2), ["status", "reason"]] = "failed", "x"
+    assert view.progress.set_index(["method", "dataset"]).loc[("svgp", "boston"), "statuses"] == "1 failed"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_split_without_a_finite_score_leaves_its_cell_incomplete(small, tmp_path, value):
+    scores = pd.read_parquet(small / "scores.parquet")
+    scores.loc[scores["fit_id"] == "svgp-boston-1", "mnll"] = value
+    scores.to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    view = View(tmp_path)
+    cell = view.cells_of("boston", "mnll").loc["svgp"]
+    assert (cell["n"], cell["statuses"], bool(cell["complete"]), np.isfinite(cell["mean"])) == (2, "", False, True)
+    for converged in (True, False):
+        assert np.isnan(view.matrix("mnll", converged=converged).loc["boston", "svgp"])
+
+
+def test_all_data_sets_are_named_as_such_from_three_on(small_view, view):
+    assert small_view.cells_in_words([("svgp", "boston"), ("svgp", "banana")]) == "SVGP on boston, banana"
+    every = [("svgp", dataset) for dataset in DATASETS]
+    assert view.cells_in_words([*every, ("dsvi", "boston")]) == "SVGP on all 7 data sets; DSVI (2 layers) on boston"
+
+
+def test_fits_to_counts_have_no_calibration_to_lack(small, tmp_path):
+    scores = pd.read_parquet(small / "scores.parquet")
+    scores["task"] = scores["task"].replace("regression", "counts")
+    scores.to_csv(tmp_path / "scores.csv", index=False)
+    (tmp_path / "study.json").write_text((small / "study.json").read_text())
+    assert View(tmp_path).unrecorded("calibration").startswith("6 of 6 fits have no calibration here")
 
 
 def test_replicas_of_a_split_are_averaged_first(small, tmp_path):

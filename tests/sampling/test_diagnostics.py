@@ -93,12 +93,25 @@ def test_mixing_is_the_worst_of_mean_and_log_density():
     assert found["ess_tail"] == min(part["ess_tail"].min() for part in each)
     assert found["r_hat_row"] == pytest.approx(each[0]["r_hat"].mean())
     assert found["r_hat_row_sd"] == pytest.approx(each[0]["r_hat"].std())
+    draws = [np.stack([chain[name] for chain in drawn]).astype(float) for name in ("mean", "log_density")]
+    errors = [diagnostics.monte_carlo_errors(part)["mean"] / part.std((0, 1)) for part in draws]
+    assert found["mcse"] == pytest.approx(np.max(errors), rel=1e-9)
+
+
+def test_chains_that_swing_have_more_effective_draws_than_moves():
+    """Only of chains that mostly stand still are moves the limit."""
+    noise = np.random.default_rng(0).standard_normal((4, 2, 501, 3, 1))
+    swinging = noise[:, :, 1:] - 0.5 * noise[:, :, :-1]  # a correlation of -0.4 with the draw before
+    drawn = [{"mean": mean, "log_density": density, "rows": np.arange(3)} for mean, density in swinging]
+    assert diagnostics.mixing(drawn)["ess_bulk"] > 4 * 500
 
 
 def test_covariance_parameters_are_reported_and_not_judged():
     drawn = chains()
     plain = diagnostics.mixing(drawn)
     assert plain["r_hat_covariance"] < 1.05, "a parameter that no chain moves is no draw"
+    slow = [chain | {"slow": np.repeat(chain["lengthscale"][::50], 50, axis=0)} for chain in drawn]
+    assert diagnostics.mixing(slow)["ess_covariance"] < plain["ess_covariance"] / 5, "the least"
     drawn[0]["lengthscale"] += 3.0
     found = diagnostics.mixing(drawn)
     assert found["r_hat_covariance"] > 1.2
@@ -112,7 +125,9 @@ def test_constant_rows_are_left_out_but_chains_that_never_move_are_not():
     drawn = chains()
     for chain in drawn:
         chain["mean"][:, 1] = chain["log_density"][:, 1] = 0.0
-    assert diagnostics.mixing(drawn)["r_hat"] < 1.05
+    found, of_mean = diagnostics.mixing(drawn), diagnostics.summary(np.stack([chain["mean"] for chain in drawn]))
+    assert found["r_hat"] < 1.05
+    assert found["r_hat_row"] == pytest.approx(np.delete(of_mean["r_hat"], 1, axis=0).mean())
     for r, chain in enumerate(drawn):
         chain["mean"][:, 1] = r
     assert diagnostics.mixing(drawn)["r_hat"] > 1e6

@@ -55,7 +55,7 @@ def bullets(ours: list[Claim], runs: list[Counterparts], conf: Path) -> str:
         pairs = [r.difference.n for r in results if r.difference]
         names = sorted({run.view.folder.name for r in results for run in r.runs})
         known = names[:1] + [name.replace(f"{names[0]}-", "-", 1) for name in names[1:]]  # of one study
-        known += [" to ".join(map(str, sorted({min(pairs), max(pairs)}))) + " splits"] if pairs else []
+        known += [f"{min(pairs)} to " * (min(pairs) < max(pairs)) + count(max(pairs), "split")] if pairs else []
         # a line that begins with a minus would be an item of its own
         text = f"- **{claim.claim}** {claim.where}: {judged} ({', '.join(known)}).".replace(" - ", "\0- ")
         lines.append(fill(text, 120, subsequent_indent="  ", break_on_hyphens=False).replace("\0", " "))
