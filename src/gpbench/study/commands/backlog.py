@@ -20,7 +20,7 @@ from gpbench.config.schema import Run
 from gpbench.data import prepare
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_if_changed
-from gpbench.study.planning import batches, identity
+from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.estimate import Estimate, show
 from gpbench.study.planning.plan import Plan
@@ -89,11 +89,7 @@ def next_piece(
             continue
         jobs[core].append(group)
         seconds[core] += plan.cost.seconds(group) * len(group.fits)
-    return [
-        Batch(identity.digest([fit.fit_id for group in groups for fit in group.fits]), tuple(groups), predicted)
-        for groups, predicted in zip(jobs, seconds, strict=True)
-        if groups
-    ]
+    return [batches.batch_of(groups, predicted) for groups, predicted in zip(jobs, seconds, strict=True) if groups]
 
 
 def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:

@@ -61,12 +61,6 @@ def pull(store: Store, fit_id: str) -> bool:
     return store.has(fit_id)
 
 
-@functools.cache
-def _of(url: str) -> Remote:
-    """One for each address, so that a command lists its fits once."""
-    return Remote(url)
-
-
 class Remote:
     """Objects of a remote place, by their names in it."""
 
@@ -246,6 +240,10 @@ class Remote:
             raise
         except Exception as error:
             raise self._silent(error) from error
+
+
+_of = functools.cache(Remote)
+"""One for each address, so that a command lists its fits once."""
 
 
 def _packed(store: Store, fit_id: str) -> bytes | None:
