@@ -149,7 +149,7 @@ def new(arguments: argparse.Namespace) -> None:
 
 def retry(arguments: argparse.Namespace) -> None:
     store = Store(places.find().store)
-    chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
+    chosen = dict.fromkeys(map(store.find, arguments.fits)) or store.ids()
     failed = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
     store.clear(failed)
     aside = f" (moved to {store.cleared})" if failed else ""
