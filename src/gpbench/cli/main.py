@@ -201,7 +201,8 @@ def _run(arguments: argparse.Namespace) -> str:
 
     where = places.find()
     words = planning.study_words(where, arguments.study, arguments.overrides)
-    if not (where.plans / f"{(name := planning.run_name(*words))}.json").is_file():
+    name = planning.run_name(*words)
+    if not (where.plans / f"{name}.json").is_file():
         planning.make(where, *words)  # names what is mistyped
     return name
 
