@@ -224,11 +224,11 @@ def record(arguments: argparse.Namespace) -> None:
             raise UserError("--merge adds every run of that folder; leave out the study and its overrides")
         print("\n".join(merge(places.find(), arguments.merge)))
         return
-    frozen = planned(arguments).frozen
-    if (doubts := collecting.doubts(places.find(), frozen)) and not arguments.force:
-        raise UserError(f"{frozen.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")
-    new, total = collecting.record(places.find(), frozen)
-    print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
+    study_plan = planned(arguments)
+    if (doubts := collecting.doubts(places.find(), study_plan)) and not arguments.force:
+        raise UserError(f"{study_plan.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")
+    new, total = collecting.record(places.find(), study_plan)
+    print(f"{study_plan.name}: {count(new, 'fit')} added, {total} in docs/results/{study_plan.name}/scores.csv")
 
 
 def backlog(arguments: argparse.Namespace) -> None:

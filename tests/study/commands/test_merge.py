@@ -27,7 +27,7 @@ def recorded(root, splits: tuple[int, ...], status: str = "done") -> str:
     for fit in plan.cells[0].fits:
         if fit.split in splits:
             finish(store, plan.cells[0], fit, status)
-    collect.record(where, plan.frozen)
+    collect.record(where, plan)
     return plan.name
 
 

@@ -69,11 +69,6 @@ class Plan(FrozenPlan):
                 rows.append(PlanRow(*place, state, reason, minutes if state == "pending" else 0.0))
         return rows
 
-    @property
-    def frozen(self) -> FrozenPlan:
-        """What of it is written to plans/NAME.json."""
-        return FrozenPlan(self.name, self.command, self.study, self.cells)
-
 
 def make(places: Places, study_name: str, overrides: str = "", site: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches; site: overrides that are no part of the
@@ -191,7 +186,8 @@ def moved(old: What, new: What) -> list[str]:
 def freeze(plan: Plan, places: Places) -> None:
     """Write the plan, if it changed, and its batches: these have fits to run, so that statuses of an earlier run must
     be older than they are, and of another content, for Snakemake takes a file of the same checksum for unchanged."""
-    write_if_changed(places.plans / f"{plan.name}.json", to_json(plan.frozen))
+    frozen = FrozenPlan(plan.name, plan.command, plan.study, plan.cells)
+    write_if_changed(places.plans / f"{plan.name}.json", to_json(frozen))
     now = datetime.datetime.now(datetime.UTC).isoformat()
     for batch in plan.batches:
         stamped = dataclasses.replace(batch, requested=now)
