@@ -176,7 +176,8 @@ class CostModel:
 
     def _cov(self, one: list[Place], other: list[Place]) -> np.ndarray:
         """Of g, without the term of single cells."""
-        settings, dataset = (_same(one, other, key) for key in ("settings", "dataset"))
+        settings = np.array([[a.settings == b.settings for b in other] for a in one])
+        dataset = np.array([[a.dataset == b.dataset for b in other] for a in one])
         sizes = sum(np.outer(a, b) for a, b in zip(self._sizes(one), self._sizes(other), strict=True))
         return FAMILY**2 + SLOPE**2 * sizes + SETTINGS**2 * settings + DATASET**2 * dataset
 
@@ -184,13 +185,6 @@ class CostModel:
         """log(rows / 500) and log(columns / 10)."""
         rows, columns = [p.rows for p in places], [self.columns[p.dataset] for p in places]
         return np.log(np.array(rows) / 500), np.log(np.array(columns) / 10)
-
-
-def _same(one: list[Place], other: list[Place], key: str) -> np.ndarray:
-    """Whether two places have the same `key`."""
-    numbers = {value: number for number, value in enumerate({getattr(p, key) for p in (*one, *other)})}
-    rows, columns = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
-    return np.asarray(rows[:, None] == columns)
 
 
 def place(planned: Planned) -> Place:
