@@ -69,6 +69,8 @@ def _contradiction(dataset: Dataset) -> str:
         return f"{min(dropped)!r} of `drop` is a target"
     if not {"binary": classes == 2, "multiclass": classes >= 2}.get(task, classes == 0):
         return f"task {task} does not go with {classes} classes"
+    if task != "events" and (not source.targets or (classes and source.targets[1:])):
+        return f"task {task} does not go with {len(source.targets)} targets"
     return ""
 
 
