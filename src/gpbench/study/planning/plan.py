@@ -119,15 +119,15 @@ def run_name(study_name: str, overrides: str) -> str:
     return f"{study_name}-{identity.digest(words, 6)}" if words else study_name
 
 
-def build(places: Places, name: str, command: str, resolved: Resolved) -> Plan:
+def build(places: Places, name: str, command: str, resolution: Resolved) -> Plan:
     """The plan of some cells against the store as it is."""
-    store, cells = Store(places.store), resolved.cells
+    store, cells = Store(places.store), resolution.cells
     records, damaged, others = store.records()
     cost = learn(places, records, cells)
     states = _states(store, cells, records, committed.by_fit(places, name))
     pending = {fit_id for fit_id, state in states.items() if state.name == "pending"}
     planned = batches.batches(batches.groups(store, cells, pending), cost)
-    return Plan(name, command, resolved.study, cells, states, planned, resolved.remarks + damaged + others, cost)
+    return Plan(name, command, resolution.study, cells, states, planned, resolution.remarks + damaged + others, cost)
 
 
 def _states(
@@ -140,14 +140,14 @@ def _states(
         place = _place(record.address, record.what, record)
         earlier[place] = earlier[*place, record.address.overrides] = record
     by_place = {committed.place(row): row for row in recorded.values()}
-    begun = store.begun()
+    begun, elsewhere = store.begun(), remote.fits()
     states = {}
     possible = [(cell, fit) for cell in cells if not cell.skip for fit in cell.fits]
     for cell, fit in possible:
         if ended := finished.get(fit.fit_id):
             words = filter(None, (ended.reason, convergence_in_words(ended.info)))
             states[fit.fit_id] = State(ended.status, "; ".join(words))
-        elif fit.fit_id in remote.fits():
+        elif fit.fit_id in elsewhere:
             states[fit.fit_id] = State("done", "in GPBENCH_REMOTE")
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":
             words = filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row)))
