@@ -265,7 +265,6 @@ def test_a_truncated_line_is_refused_with_its_number(study, left):
             lambda text: re.sub(r"20\d\d-(\d\d)-(\d\d)T", r"\2/\1/", text, count=1),
             r", line 2 is not a record .Invalid iso",
         ),
-        (lambda text: re.sub(r",20\d\d-[^,]*,", ",,", text, count=1), " has a fit that was measured but for 'started'"),
     ],
 )
 def test_damaged_records_are_one_line(study, gpbench, damage, said):

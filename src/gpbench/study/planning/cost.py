@@ -37,6 +37,8 @@ FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
 ELSEWHERE = 0.7
 UNMEASURED_MB = 2000
 LIKELY_STEPS, STEPS_OF_FAMILY, STEPS_OF_FIT = 2000, 0.8, 0.5
+MEASURED = ("started", "ended", "seconds_train", "seconds_predict", "seconds_shared_by", "peak_memory_mb", "n_train")
+"""Columns of a scores.csv without which a row tells nothing of cost, as a score of others."""
 SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
 
 
@@ -219,8 +221,8 @@ def learn(where: Places, records: list[FitRecord], cells: Iterable[Cell]) -> Cos
 @functools.cache
 def _committed(path: Path, changed: int) -> dict[str, Measured]:
     """Our finished fits in a scores.csv as it was changed last, by identity."""
-    rows = (row for row in committed.read(path) if row["status"] == "done" and "seconds_train" in row)
-    return {row["fit_id"]: _of_row(row) for row in rows}
+    done = (row for row in committed.read(path) if row["status"] == "done")
+    return {row["fit_id"]: _of_row(row) for row in done if all(row.get(key, "") != "" for key in MEASURED)}
 
 
 def _of_store(record: FitRecord) -> Measured:

@@ -36,8 +36,6 @@ WHOLE = {
     *("split", "replica", "steps", "steps_done", "certificate_steps", "jitter_times", "n_train", "n_test"),
     *("seconds_shared_by", "chains", "draws", "trials"),
 }
-MEASURED = ("started", "ended", "seconds_train", "seconds_predict", "seconds_shared_by", "peak_memory_mb")
-"""What every fit that ended was measured by, and no score of others."""
 CURVES = {
     "traces": ["fit_id", "step", "seconds", "objective", "mnll", "rmse", "error"],
     "calibration": ["fit_id", "of", "count", "predicted", "happened"],
@@ -66,9 +64,6 @@ def read(path: Path) -> list[Row]:
         raise UserError(f"{path} holds no record; {RESTORE}")
     if any(not row["fit_id"] or key not in row for row in rows for key in PLACE):
         raise UserError(f"{path} has lines without fit_id, {', '.join(PLACE)}; it is not a record, {RESTORE}")
-    lacking = [[key for key in MEASURED if row.get(key, "") == ""] for row in rows]
-    if partial := [keys for keys in lacking if 0 < len(keys) < len(MEASURED)]:
-        raise UserError(f"{path} has a fit that was measured but for {partial[0][0]!r}; {RESTORE}")
     if wrong := sorted({row["status"] for row in rows} - set(RECORDED)):
         raise UserError(f"{path}: a record has no status {wrong[0]!r}, it is one of {', '.join(RECORDED)}; {RESTORE}")
     if len(times := Counter(map(place, rows))) < len(rows):
