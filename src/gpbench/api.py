@@ -73,7 +73,7 @@ def results(study: str = "default", overrides: str = "") -> pd.DataFrame:
     columns of scores.parquet (docs/api.md). Nothing is run."""
     where = places.find()
     planned = registry.planned(where, study, overrides)
-    return pd.DataFrame(collect.score_rows(where, collect.Ended(where, planned.name), planned.frozen))
+    return pd.DataFrame(collect.score_rows(where, collect.Ended(where, planned.name), planned))
 
 
 def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -> pd.DataFrame:

@@ -43,7 +43,6 @@ def test_a_plane(tmp_path):
     ("source", "changes", "said"),
     [
         (COUNTED | {"bins": [4, 4]}, {}, "2 bins and 1 pairs in window for 1 coordinates; give one of each"),
-        (COUNTED, {"window": [[0, 2, 4]]}, r"'window' must be pairs \[lower, upper\], got \[\[0, 2, 4\]\]"),
         (COUNTED, {"window": []}, "1 bins and 0 pairs in window for 1 coordinates"),
         (COUNTED, {"window": [[0, 1]]}, r"event 1 \(from 0\) at 3 lies outside the window \[\[0, 1\]\]"),
         (COUNTED, {"task": "regression"}, "'bins' needs the task counts and one target"),
@@ -53,6 +52,13 @@ def test_a_plane(tmp_path):
 def test_inconsistent_entries_are_refused(tmp_path, source, changes, said):
     with pytest.raises(UserError, match=f"data set 'mine': {said}"):
         read(tmp_path, "0.5\n3\n", source, **({"window": [[0, 4]]} | changes))
+
+
+@pytest.mark.parametrize(("pair", "place"), [("[1]", "0.1"), ("[1, 2, 3]", "0"), ("[1, late]", "0.1")])
+def test_a_window_is_pairs_of_numbers(pair, place):
+    with pytest.raises(UserError, match=rf"'coal'.*window.{place}: ") as told:
+        config.compose(CONF, "dataset", "coal", (f"window=[{pair}]",))
+    assert "\n" not in str(told.value)
 
 
 @pytest.mark.parametrize("bins", ["0", "-3", "2.5", "many"])

@@ -87,7 +87,7 @@ def status(arguments: argparse.Namespace) -> None:
         time.sleep(2)
 
 
-class Progress(NamedTuple):
+class StudyProgress(NamedTuple):
     """Of a study: state -> number of fits, how many still improve, minutes of one core left; groups begun of any."""
 
     name: str
@@ -97,7 +97,7 @@ class Progress(NamedTuple):
     groups: list[dict[str, str]]
 
 
-def _progress(study_plan: Plan) -> Progress:
+def _progress(study_plan: Plan) -> StudyProgress:
     """How many fits are in which state, what is left, and how far the groups are that were begun."""
     from gpbench.study.commands import progress
     from gpbench.study.storage.store import Store
@@ -112,7 +112,7 @@ def _progress(study_plan: Plan) -> Progress:
         if not any(fit.fit_id in study_plan.states for fit in group.fits):
             described += "; not of this study"
         groups.append({"state": state, "name": progress.name(group), "progress": described})
-    return Progress(
+    return StudyProgress(
         name=study_plan.name,
         states=dict(sorted(Counter(state.name for state in study_plan.states.values()).items())),
         improving=sum("still improving" in state.reason for state in study_plan.states.values()),

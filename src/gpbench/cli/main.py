@@ -149,7 +149,7 @@ def new(arguments: argparse.Namespace) -> None:
 
 def retry(arguments: argparse.Namespace) -> None:
     store = Store(places.find().store)
-    chosen = [store.find(prefix) for prefix in arguments.fits] or store.ids()
+    chosen = dict.fromkeys(map(store.find, arguments.fits)) or store.ids()
     failed = [fit_id for fit_id in chosen if not store.ended_well(fit_id)]
     store.clear(failed)
     aside = f" (moved to {store.cleared})" if failed else ""
@@ -201,7 +201,8 @@ def _run(arguments: argparse.Namespace) -> str:
 
     where = places.find()
     words = planning.study_words(where, arguments.study, arguments.overrides)
-    if not (where.plans / f"{(name := planning.run_name(*words))}.json").is_file():
+    name = planning.run_name(*words)
+    if not (where.plans / f"{name}.json").is_file():
         planning.make(where, *words)  # names what is mistyped
     return name
 
@@ -223,11 +224,11 @@ def record(arguments: argparse.Namespace) -> None:
             raise UserError("--merge adds every run of that folder; leave out the study and its overrides")
         print("\n".join(merge(places.find(), arguments.merge)))
         return
-    frozen = planned(arguments).frozen
-    if (doubts := collecting.doubts(places.find(), frozen)) and not arguments.force:
-        raise UserError(f"{frozen.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")
-    new, total = collecting.record(places.find(), frozen)
-    print(f"{frozen.name}: {count(new, 'fit')} added, {total} in docs/results/{frozen.name}/scores.csv")
+    study_plan = planned(arguments)
+    if (doubts := collecting.doubts(places.find(), study_plan)) and not arguments.force:
+        raise UserError(f"{study_plan.name} is not recorded: {'; '.join(doubts)}; --force records it all the same")
+    new, total = collecting.record(places.find(), study_plan)
+    print(f"{study_plan.name}: {count(new, 'fit')} added, {total} in docs/results/{study_plan.name}/scores.csv")
 
 
 def backlog(arguments: argparse.Namespace) -> None:

@@ -148,7 +148,7 @@ def _method(content: Content, path: Path, where: str) -> MethodConfig:
     classes: tuple[type, ...] = (schema.Method, hyperparameters(module))
     known = [defaults(cls) for cls in classes]
     require_known("key", content, {key for part in known for key in part}, where)
-    parts = [part | {key: content[key] for key in part if key in content} for part in known]
+    parts = [{key: content.get(key, default) for key, default in part.items()} for part in known]
     set_parts = [{key: value for key, value in part.items() if value is not dataclasses.MISSING} for part in parts]
     return MethodConfig(*(check(cls, part, where) for cls, part in zip(classes, set_parts, strict=True)))
 

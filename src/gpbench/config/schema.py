@@ -158,7 +158,7 @@ class Dataset:
     units: dict[str, str] = field(default_factory=dict)  #: column -> unit, where known
     #: the official split trains on this many rows, the first ones, and tests on the others
     train_rows: PositiveInt | None = None
-    window: list[list[float]] = field(default_factory=list)  #: events: [lower, upper] of each coordinate
+    window: list[tuple[float, float]] = field(default_factory=list)  #: events: [lower, upper] of each coordinate
     on_request: bool = False  #: large, or missing in some mirrors: `snakemake data` leaves it out
     expect: Expect = field(default_factory=Expect)  #: statistics that preparing checks
     notes: str = ""  #: what a reader of results should know about the data

@@ -67,8 +67,10 @@ def _contradiction(dataset: Dataset) -> str:
         return f"`separator` must be one character or `whitespace`, got {source.separator!r}"
     if dropped := set(dataset.drop) & set(source.targets):
         return f"{min(dropped)!r} of `drop` is a target"
-    if (classes != 2) if task == "binary" else (classes < 2) if task == "multiclass" else classes:
+    if not {"binary": classes == 2, "multiclass": classes >= 2}.get(task, classes == 0):
         return f"task {task} does not go with {classes} classes"
+    if task != "events" and (not source.targets or (classes and source.targets[1:])):
+        return f"task {task} does not go with {len(source.targets)} targets"
     return ""
 
 

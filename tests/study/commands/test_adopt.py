@@ -26,7 +26,7 @@ def recorded(tmp_path_factory):
     where = prepared_project(tmp_path_factory.mktemp("recorded") / "project", "boston", "wine")
     plan = planning.make(where, "default", STUDY)
     job.run_groups(tuple(group for batch in plan.batches for group in batch.groups), where)
-    assert collect.record(where, plan.frozen) == (8, 8)
+    assert collect.record(where, plan) == (8, 8)
     return where.root
 
 

@@ -63,6 +63,12 @@ RAW = {
     "dropped target": (GOOD, {"drop": ["y"]}, ["'mine': 'y' of `drop` is a target"]),
     "unit of no column": (GOOD, {"units": {"z": "m"}}, ["unknown column 'z' in units of data set 'mine'"]),
     "three classes": (GOOD, {"task": "binary", "classes": ["0", "1", "2"]}, ["task binary does not go with 3 classes"]),
+    "no target": (GOOD, {"source": SOURCE | {"targets": []}}, ["task regression does not go with 0 targets"]),
+    "two targets of classes": (
+        GOOD,
+        {"task": "binary", "classes": ["0", "1"], "source": SOURCE | {"targets": ["x", "y"]}},
+        ["task binary does not go with 2 targets; correct"],
+    ),
     "no separator": (GOOD, {"source": SOURCE | {"separator": ""}}, ["`separator` must be one character"]),
     "underscores": ("1,2,0\n3,1_0,1\n5,6,0\n", {}, ["column 'x1': '1_0' is not a finite number"]),
     "no files": (None, {"source": SOURCE | {"files": []}}, ["a source of kind table needs `files`"]),

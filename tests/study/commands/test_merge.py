@@ -27,7 +27,7 @@ def recorded(root, splits: tuple[int, ...], status: str = "done") -> str:
     for fit in plan.cells[0].fits:
         if fit.split in splits:
             finish(store, plan.cells[0], fit, status)
-    collect.record(where, plan.frozen)
+    collect.record(where, plan)
     return plan.name
 
 
@@ -142,7 +142,7 @@ def test_a_later_fit_that_failed_does_not_replace_one_that_is_done(other, gpbenc
     (ours,) = committed.folder(places.find(), "").iterdir()
     before = committed.read(ours / "scores.csv")
     scores = other / "docs/results" / ours.name / "scores.csv"
-    later = [row | {"fit_id": "f" * 16, "status": "failed", "started": "2100"} for row in before[:1]]
+    later = [row | {"fit_id": "f" * 16, "status": "failed", "started": "2100-01-01"} for row in before[:1]]
     scores.unlink()
     committed.write(places.Places(other, other / "store"), ours.name, later, {"command": "snakemake"})
     assert gpbench("record", "--merge", str(other)).code == 0

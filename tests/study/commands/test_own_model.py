@@ -126,12 +126,11 @@ def test_a_model_of_other_data_under_the_same_name_says_so(own):
 def test_a_model_of_all_rows_takes_no_test_rows_of_the_official_split(project, gpbench):
     """Every protocol's own way of holding rows out is replaced: folds, classes, official parts."""
     from gpbench import places
-    from gpbench.study.commands.fit_one import _resolve_one
+    from gpbench.study.commands.fit_one import cell_of
 
     for protocol, dataset in (("common", "probit_50_2"), ("filippone2014", "wine"), ("hensman2015mcmc", "coal_counts")):
-        (cell,) = _resolve_one(
-            places.find(), ["method=constant", f"dataset={dataset}", f"protocol={protocol}", "split=all"]
-        ).cells
+        words = ["method=constant", f"dataset={dataset}", f"protocol={protocol}", "split=all"]
+        cell = cell_of(places.find(), words)
         (fit,) = cell.fits
         assert fit.rows == fit.test_rows
         assert cell.what.protocol.splits.scheme == "blocks"

@@ -106,7 +106,7 @@ def test_the_page_shows_its_figures_and_tables(view, tmp_path):
 
 def test_records_have_the_systems_and_draw_the_same_heat_map(where, view):
     made, _ = run(where, WORDS)
-    collect.record(where, made.frozen)
+    collect.record(where, made)
     recorded = View(committed.folder(where, made.name))
     columns = ["lengthscale", "noise", "iterations", "inner", "stopped"]
     ours, theirs = (

@@ -130,6 +130,9 @@ def test_committed_records_are_measured_cells_too(project):
     assert make().cost.seconds(cell) / cell.what.steps == pytest.approx(4, rel=0.3)
     committed.write(where, "other", [row | {"status": "diverged"}], {})
     assert make().cost.known(cell) == "unmeasured"
+    for key in ("started", "seconds_predict"):  # a cell that somebody emptied
+        committed.write(where, "other", [row | {key: None}], {})
+        assert make().cost.known(cell) == "unmeasured"
     committed.write(where, "other", [row | {"gpu": "some GPU"}], {})
     assert make().cost.known(cell) == "unmeasured"
     assert make(f"{SMALL} trainer=gpu").cost.known(wanted(make(f"{SMALL} trainer=gpu"), "svgp", "wine")) == "measured"

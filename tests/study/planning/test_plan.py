@@ -15,7 +15,7 @@ from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.batches import LEAST_SECONDS
 from gpbench.study.planning.resolve import resolve
-from gpbench.study.records import Cell
+from gpbench.study.records import Cell, FrozenPlan
 from gpbench.study.results import collect
 from gpbench.study.storage.store import Store
 from handmade import finish
@@ -222,7 +222,8 @@ def test_freeze_does_not_rewrite_an_unchanged_plan(project):
     assert len(list(where.plans.glob("batches/*.json"))) == len(make().batches)
     planning.freeze(make(), where)
     assert plan.stat().st_mtime_ns == before
-    assert collect.read_plan(where, make().name) == make().frozen
+    made = make()
+    assert collect.read_plan(where, made.name) == FrozenPlan(made.name, made.command, made.study, made.cells)
 
 
 def test_names_of_results_folders():

@@ -85,7 +85,7 @@ def test_the_command_line_says_it(project, gpbench):
 
 def test_records_keep_it(project):
     where, plan = places.find(), finished(f"{SMALL} budget.gain=0.02")
-    collect.record(where, plan.frozen)
+    collect.record(where, plan)
     kept = committed.read(committed.folder(where, plan.name) / "scores.csv")
     rows = {row["split"]: row for row in kept if row["method"] == "svgp"}
     assert [rows[i]["convergence"] for i in range(3)] == [noted["convergence"] for noted in NOTED]

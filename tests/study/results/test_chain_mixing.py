@@ -197,18 +197,18 @@ def test_a_chain_fitted_alone_says_whether_it_has_converged(where):
 def test_chains_do_not_join_recorded_ones_whose_draws_are_elsewhere(where, capsys):
     """Their R-hat would be of some chains of the split alone; those of another split are recorded."""
     made, _ = collected(where, "toy", f"toy.apart=1 toy.steps=250 {TOGETHER}", splits=2)
-    assert collect.record(where, made.frozen) == (2 * CHAINS, 2 * CHAINS)
+    assert collect.record(where, made) == (2 * CHAINS, 2 * CHAINS)
     path = committed.folder(where, made.name) / "scores.csv"
     header, first, new, *others = path.read_text().splitlines()
     path.write_text("\n".join([header, first, *others, ""]))
     shutil.rmtree(Store(where.store).folder(committed.read(path)[0]["fit_id"]))
     before = committed.read(path)
     capsys.readouterr()
-    assert collect.record(where, made.frozen) == (0, 2 * CHAINS - 1)
+    assert collect.record(where, made) == (0, 2 * CHAINS - 1)
     assert committed.read(path) == before
     assert capsys.readouterr().err == "gpbench: toy on boston, split 0: no chain added, recorded ones are elsewhere\n"
     path.write_text("\n".join([header, first, *others[: CHAINS - 2], ""]))
-    assert collect.record(where, made.frozen) == (CHAINS, 2 * CHAINS - 1)
+    assert collect.record(where, made) == (CHAINS, 2 * CHAINS - 1)
 
 
 def test_without_a_limit_chains_are_described_and_not_judged(where):

@@ -67,7 +67,7 @@ def test_they_are_paired_with_ours_split_by_split(where):
 
 def test_records_keep_them_and_they_are_no_fit_of_a_plan(where, gpbench):
     places_, plan = where
-    new, total = collect.record(places_, plan.frozen)
+    new, total = collect.record(places_, plan)
     rows = committed.read(places_.root / "docs/results" / plan.name / "scores.csv")
     assert [row["family"] for row in rows].count("published") == 3
     assert (new, total) == (9, 9)

@@ -35,7 +35,7 @@ def study(project):
                 finish(store, cell, fit)
             elif place == ("svgp", "boston"):
                 finish(store, cell, fit, *(("diverged", "step 7") if fit.split else ("done", "")))
-    assert collect.record(where, plan.frozen) == (6, 6)
+    assert collect.record(where, plan) == (6, 6)
     planning.freeze(plan, where)
     collect.collect(where, plan.name)
     before = pd.read_parquet(where.results / plan.name / "scores.parquet")
@@ -122,7 +122,7 @@ def test_without_fits_of_the_store_the_records_stay_as_they_are(study):
     folder = committed.folder(where, name)
     (folder / "study.json").write_text("{}")
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    assert collect.record(where, planning.make(where, "default", STUDY).frozen) == (0, 6)
+    assert collect.record(where, planning.make(where, "default", STUDY)) == (0, 6)
     assert before == {path: path.read_bytes() for path in folder.iterdir()}
 
 
@@ -130,7 +130,7 @@ def test_what_another_process_recorded_meanwhile_stays(study, monkeypatch):
     """Rows that this one only read are not written back."""
     where, name, _ = study
     finish_one(where)
-    plan = planning.make(where, "default", STUDY).frozen
+    plan = planning.make(where, "default", STUDY)
     path = committed.folder(where, name) / "scores.csv"
     facts, rows = collect.facts, committed.read(path)
     renewed = [row | {"mnll": 123.0} for row in rows if row["status"] == "done"]
@@ -164,7 +164,7 @@ def test_curves_of_fits_that_the_store_has_lost_stay_and_those_of_replaced_ones_
     before = [path.read_text() for path in files]
     cell, fit = next((cell, fit) for cell in made.cells for fit in cell.fits if cell.method == "svgp" and fit.split)
     finish(Store(where.store), cell, fit)
-    assert collect.record(where, made.frozen) == (0, 6)
+    assert collect.record(where, made) == (0, 6)
     after = [path.read_text() for path in files]
     assert all(set(old.splitlines()) < set(new.splitlines()) for old, new in zip(before, after, strict=True))
     assert all(
@@ -204,7 +204,7 @@ def test_a_truncated_curve_is_refused_and_nothing_is_written(study, file):
     before = {path: path.read_bytes() for path in path.parent.iterdir()}
     finish_one(where)
     with pytest.raises(UserError, match=rf"{file}.csv, line \d+ is not a record .the line is cut short.; restore it"):
-        collect.record(where, planning.make(where, "default", STUDY).frozen)
+        collect.record(where, planning.make(where, "default", STUDY))
     assert before == {path: path.read_bytes() for path in path.parent.iterdir()}
 
 
@@ -280,6 +280,10 @@ def test_a_truncated_line_is_refused_with_its_number(study, left):
         (lambda text: text + 'f,"' + "x," * 70_000 + "\n", r", line \d+ is not a record .field larger than"),
         (lambda text: text.replace(",split,", ",part,", 1), " has lines without fit_id, method, dataset, split, "),
         (lambda text: text.replace("fit_id,", "tuned,", 1), " has lines without fit_id, method, dataset"),
+        (
+            lambda text: re.sub(r"20\d\d-(\d\d)-(\d\d)T", r"\2/\1/", text, count=1),
+            r", line 2 is not a record .Invalid iso",
+        ),
     ],
 )
 def test_damaged_records_are_one_line(study, gpbench, damage, said):

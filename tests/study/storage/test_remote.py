@@ -196,7 +196,10 @@ def test_checkpoints_follow_the_machine_that_is_furthest(stores, url):
     there = Remote(url)
     begin(first, 50, "b")
     there.push_work(first, group().group_id)
-    begin(second, 40, "c")
+    before = files(begin(second, 40, "c"))
+    with second.locked([FIT.fit_id]):
+        there.pull_work(second, group().group_id)
+        assert files(second.work(group().group_id)) == before, "who is at it here goes on from its own"
     there.pull_work(second, group().group_id)
     assert files(second.work(group().group_id)) == files(first.work(group().group_id))
     (first.work(group().group_id) / f"checkpoint-000000050-{'a' * 16}.pt").unlink()

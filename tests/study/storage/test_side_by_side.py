@@ -49,7 +49,7 @@ def test_two_that_record_at_once_lose_no_fit_and_no_reader_sees_half_a_file(proj
     for cell, fit in plan.fits:
         finish(Store(where.store), cell, fit)
     ended = collect.Ended(where, plan.name)
-    rows, curves = collect.score_rows(where, ended, plan.frozen), collect._curves(ended, plan.frozen)
+    rows, curves = collect.score_rows(where, ended, plan), collect._curves(ended, plan)
     wanted = {row["fit_id"] for row in rows}
 
     def add(number: int) -> None:

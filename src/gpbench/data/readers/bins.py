@@ -27,14 +27,12 @@ def count(events: Table, dataset: Dataset) -> Table:
         raise UserError(f"{where}: {problem}; give one of each per coordinate in conf/dataset/{dataset.name}.yaml")
     if dataset.task != "counts" or len(source.targets) != 1:
         raise UserError(f"{where}: 'bins' needs the task counts and one target, the name of the counts")
-    if any(len(pair) != 2 for pair in window):
-        raise UserError(f"{where}: 'window' must be pairs [lower, upper], got {window}")
     low, high = np.array(window).T
     outside = np.flatnonzero(((events.inputs < low) | (events.inputs > high)).any(1))
     if len(outside):
         position = ", ".join(f"{value:g}" for value in events.inputs[outside[0]])
         raise UserError(f"{where}: event {outside[0]} (from 0) at {position} lies outside the window {window}")
-    counts, edges = np.histogramdd(events.inputs, source.bins, [(lower, upper) for lower, upper in window])
+    counts, edges = np.histogramdd(events.inputs, source.bins, window)
     centres = np.meshgrid(*((edge[:-1] + edge[1:]) / 2 for edge in edges), indexing="ij")
     inputs = np.stack([centre.ravel() for centre in centres], 1)
     return Table(inputs, counts.reshape(-1, 1), events.input_names, list(source.targets))

@@ -65,7 +65,12 @@ class _Input:
 
     place: int
     name: str
-    categories: list[str]
+    values: list[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs that it becomes."""
+        return [f"{self.name}={value}" for value in indicated(self.values)] or [self.name]
 
 
 class _Columns:
@@ -79,12 +84,10 @@ class _Columns:
         self.targets = [names.index(name) for name in source.targets]
         skip = {*source.targets, *dataset.drop}
         self.kept = [_Input(i, n, source.categories.get(n, [])) for i, n in enumerate(names) if n not in skip]
-        self.named = [column.place for column in self.kept if column.categories]
+        self.named = [column.place for column in self.kept if column.values]
         self.places = [column.place for column in self.kept]
         self.used = [*self.targets, *self.places]
-        self.input_names = [
-            n for c in self.kept for n in ([f"{c.name}={v}" for v in indicated(c.categories)] or [c.name])
-        ]
+        self.input_names = [name for column in self.kept for name in column.names]
         self.classes = {name: number for number, name in enumerate(dataset.classes)}
         self.labels = {name: name for name in dataset.classes} | source.labels
         require_known("class", source.labels.values(), self.classes, f"the labels of data set {dataset.name!r}")
@@ -110,12 +113,12 @@ class _Columns:
         values = []
         for column in self.kept:
             cell = cells[column.place]
-            if not column.categories:
+            if not column.values:
                 values.append(self._number(where, column.place, cell))
-            elif (text := str(cell).strip()) in column.categories:
-                values += [float(text == value) for value in indicated(column.categories)]
+            elif (text := str(cell).strip()) in column.values:
+                values += [float(text == value) for value in indicated(column.values)]
             else:
-                raise UserError(f"{where}, column {column.name!r}: {text!r} is not one of {column.categories}")
+                raise UserError(f"{where}, column {column.name!r}: {text!r} is not one of {column.values}")
         return values
 
     def _number(self, where: str, place: int, cell: Cell) -> float:

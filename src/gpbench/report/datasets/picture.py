@@ -81,7 +81,7 @@ def _completed(table: Table, dataset: Dataset) -> Figure:
 def _events(table: Table, dataset: Dataset) -> Figure:
     """Events in their window: counts above a rug in one dimension, else a map of the first two dimensions."""
     labels = [_label(dataset, name) for name in table.input_names]
-    window = dataset.window or [[column.min(), column.max()] for column in table.inputs.T]
+    window = dataset.window or [(column.min(), column.max()) for column in table.inputs.T]
     if len(labels) == 1:
         figure = _figure(3.2)
         upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])

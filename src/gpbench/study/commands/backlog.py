@@ -20,7 +20,7 @@ from gpbench.config.schema import Run
 from gpbench.data import prepare
 from gpbench.errors import UserError, count
 from gpbench.places import Places, write_if_changed
-from gpbench.study.planning import batches, identity
+from gpbench.study.planning import batches
 from gpbench.study.planning import plan as planning
 from gpbench.study.planning.estimate import Estimate, show
 from gpbench.study.planning.plan import Plan
@@ -81,19 +81,16 @@ def next_piece(
     wanted = batches.groups(store, cells, pending)
     jobs: list[list[Group]] = [[] for _ in range(cores)]
     seconds = [0.0] * cores
-    for group in sorted(wanted, key=lambda group: order(plan, group)):
+    predicted = {group.group_id: plan.cost.seconds(group) * len(group.fits) for group in wanted}
+    for group in sorted(wanted, key=lambda group: (min(fit.split for fit in group.fits), predicted[group.group_id])):
         core = seconds.index(min(seconds))
         if jobs[core] and seconds[core] > 60 * minutes:
             break
         if not store.is_free(group) or not _is_prepared(where, group.address.dataset, absent):
             continue
         jobs[core].append(group)
-        seconds[core] += plan.cost.seconds(group) * len(group.fits)
-    return [
-        Batch(identity.digest([fit.fit_id for group in groups for fit in group.fits]), tuple(groups), predicted)
-        for groups, predicted in zip(jobs, seconds, strict=True)
-        if groups
-    ]
+        seconds[core] += predicted[group.group_id]
+    return [batches.batch_of(groups, total) for groups, total in zip(jobs, seconds, strict=True) if groups]
 
 
 def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
@@ -105,11 +102,6 @@ def wanted_cells(plan: Plan, waiting: Run) -> list[Cell]:
     config.require_known("method", methods, all_methods, where)
     config.require_known("data set", datasets, all_datasets, where)
     return [cell for cell in plan.cells if cell.method in methods and cell.address.dataset in datasets]
-
-
-def order(plan: Plan, group: Group) -> tuple[int, float]:
-    """A group's place in its run: its first split, then its predicted seconds."""
-    return min(fit.split for fit in group.fits), plan.cost.seconds(group) * len(group.fits)
 
 
 def _is_prepared(where: Places, dataset: str, absent: dict[str, str]) -> bool:
@@ -177,9 +169,9 @@ def _has_unrecorded(where: Places, waiting: Run, plan: Plan) -> bool:
 
 
 def _recorded(where: Places, plan: Plan) -> str:
-    if doubts := collect.doubts(where, plan.frozen):
+    if doubts := collect.doubts(where, plan):
         return f"{plan.name}: not recorded: {'; '.join(doubts)}; `gpbench record` with --force does"
-    new, total = collect.record(where, plan.frozen)
+    new, total = collect.record(where, plan)
     return f"{plan.name}: {count(new, 'fit')} recorded, {total} in all"
 
 

@@ -8,8 +8,8 @@ from gpbench import config
 from gpbench.errors import UserError, unknown
 from gpbench.places import Places
 from gpbench.study.planning import batches
-from gpbench.study.planning.resolve import Resolved, require_entry, resolve
-from gpbench.study.records import Address, FitRecord, Group, What
+from gpbench.study.planning.resolve import require_entry, resolve
+from gpbench.study.records import Address, Cell, FitRecord, Group, What
 from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
 
@@ -21,8 +21,8 @@ ALL_ROWS = {"scheme": "blocks", "count": 1, "official": "false", "stratified": "
 """The rules of splits that make every row train, for a final model: `split=all`."""
 
 
-def _resolve_one(where: Places, words: list[str]) -> Resolved:
-    """The one cell, with the one fit, of words such as method=dsvi dataset=boston split=0 method.layers=3."""
+def cell_of(where: Places, words: list[str]) -> Cell:
+    """The cell, with one fit, of words such as method=dsvi dataset=boston split=0 method.layers=3."""
     values = config.distinct([config.split_override(word) for word in words])
     if values.get("split") == ALL:
         values |= {"split": "0"} | {f"protocol.splits.{key}": str(value) for key, value in ALL_ROWS.items()}
@@ -51,8 +51,8 @@ def _resolve_one(where: Places, words: list[str]) -> Resolved:
         raise UserError(message) from error
     if resolved.remarks:
         raise UserError(f"{resolved.remarks[0]}: `tunable` of its file names no ranges; leave tune out")
-    cell = resolved.cells[0]
-    return dataclasses.replace(resolved, cells=(dataclasses.replace(cell, fits=cell.fits[-1:]),))
+    (cell,) = resolved.cells
+    return dataclasses.replace(cell, fits=cell.fits[-1:])
 
 
 def _number(words: dict[str, str], key: str) -> int:
@@ -67,7 +67,7 @@ def groups(where: Places, words: list[str]) -> tuple[tuple[Group, ...], list[str
     cost, which the committed records of all runs would have to be read for, is not asked."""
     from gpbench.data.prepare import ensure
 
-    (cell,) = _resolve_one(where, words).cells
+    cell = cell_of(where, words)
     if cell.skip:
         raise UserError(f"{cell.address.method} on {cell.address.dataset}: {cell.skip}")
     ensure(config.compose(where.conf, "dataset", cell.address.dataset), where)
@@ -90,5 +90,4 @@ def settings(address: Address, what: What, split: int, replica: int) -> list[str
 def what_now(where: Places, record: FitRecord) -> What:
     """`what` of a stored fit's place, composed from today's configuration and code."""
     require_entry(where, record.address.dataset, f"fit {record.fit_id}")
-    words = settings(record.address, record.what, record.split, record.replica)
-    return _resolve_one(where, words).cells[0].what
+    return cell_of(where, settings(record.address, record.what, record.split, record.replica)).what

@@ -94,8 +94,8 @@ def of_store(store: Store, name: str, content: Content) -> dict[str, dict[str, n
         if reason := _unlike(record, chain, content):
             print(f"{record.fit_id} ({record.label}) is left out: {reason}")
             continue
-        label = f"{record.label} ({record.address.budget}, {record.what.steps} steps)"
-        chains.setdefault(key := (label, to_json(record.what.method)), []).append(chain)
+        key = f"{record.label} ({record.address.budget}, {record.what.steps} steps)", to_json(record.what.method)
+        chains.setdefault(key, []).append(chain)
         settings[key] = record.address.overrides
     if not chains:
         command = f"snakemake --cores 2 --config study=posteriors overrides='datasets=[{dataset}]'"

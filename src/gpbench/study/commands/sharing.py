@@ -18,8 +18,9 @@ class Sharing:
     """The groups of a job, and their exchange with a remote place, if there is one."""
 
     def __init__(self, store: Store, waits: bool = True) -> None:
-        self.store, self.remote, self.waits = store, remote.find(), waits
-        self.claims = Claims(self.remote) if self.remote else None
+        self.store, self.waits = store, waits
+        place = remote.find()
+        self.claims = Claims(place) if place else None
         self.looked, self.sent = 0.0, 0
 
     def next(self, pending: list[Group]) -> Group | None:
@@ -49,12 +50,13 @@ class Sharing:
 
     def _begin(self, group: Group) -> bool:
         """Fetch the checkpoints of a group that was claimed; whether it has fits that no machine has done."""
-        if not self.remote or not self.claims:
+        if not self.claims:
             return True
-        if all(self.store.has(fit.fit_id) or self.remote.has(fit.fit_id) for fit in group.fits):
+        place = self.claims.remote
+        if all(self.store.has(fit.fit_id) or place.has(fit.fit_id) for fit in group.fits):
             self.claims.release()
             return False
-        self.remote.pull_work(self.store, group.group_id)
+        place.pull_work(self.store, group.group_id)
         self.looked, self.sent = time.monotonic(), self.store.checkpoint(group.group_id)
         return True
 
@@ -64,23 +66,24 @@ class Sharing:
             return
         self.looked = time.monotonic()
         self.store.beat(group)
-        if not self.remote or not self.claims:
+        if not self.claims:
             return
         try:
             self.claims.beat()
             if (step := self.store.checkpoint(group.group_id)) > self.sent:
-                self.remote.push_work(self.store, group.group_id)
+                self.claims.remote.push_work(self.store, group.group_id)
                 self.sent = step
         except UserError as error:  # the fit goes on
             print(f"gpbench: {error}", file=sys.stderr)
 
     def end(self, group: Group) -> None:
         """Send what is done of a group, or how far it came, and give its claim up."""
-        if not self.remote or not self.claims:
+        if not self.claims:
             return
-        self.remote.push(self.store, [fit.fit_id for fit in group.fits])
-        if all(self.store.has(fit.fit_id) for fit in group.fits):
-            self.remote.forget_work(group.group_id)
+        place, fit_ids = self.claims.remote, [fit.fit_id for fit in group.fits]
+        place.push(self.store, fit_ids)
+        if all(map(self.store.has, fit_ids)):
+            place.forget_work(group.group_id)
         else:
-            self.remote.push_work(self.store, group.group_id)
+            place.push_work(self.store, group.group_id)
         self.claims.release()

@@ -76,7 +76,7 @@ def hand_on(graph: Graph, retries: int = 0) -> None:
 
 def is_last(attempt: int) -> bool:
     """Whether the attempt at a job is the last of several."""
-    return 1 < attempt > int(os.environ[RETRIES])
+    return attempt > max(1, int(os.environ[RETRIES]))
 
 
 def read(where: Places) -> Graph:

@@ -86,7 +86,7 @@ def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:
         reason = f"nothing moved; it would not be fitted again{f' ({reason})' if reason else ''}"
     elif state == "pending":
         reason = next((line for line in plan.remarks if fit.fit_id in line), reason)  # it cannot be read, say
-        reason = {"new": "it was never fitted"}.get(reason, f"to be fitted: {reason}")
+        reason = "it was never fitted" if reason == "new" else f"to be fitted: {reason}"
     elif state != "skipped":
         reason = _ended(store, fit.fit_id, reason)
     place = f"split {fit.split}" + (f", chain {fit.replica}" if cell.fits[-1].replica else "")

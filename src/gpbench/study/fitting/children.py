@@ -73,8 +73,7 @@ def _in_child(group: Group, table: Table, where: Places, look: Callable[[Group],
 
 def _child(group: Group, table: Table, where: Places) -> None:
     """Fit in a process that dies with its parent; it exits with 0, `STOPPED`, `UNTOUCHED`, or 1."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    die_with_parent()
     keep_freed_memory()
     store, fit_ids = Store(where.store), [fit.fit_id for fit in group.fits]
     try:
@@ -86,6 +85,12 @@ def _child(group: Group, table: Table, where: Places) -> None:
             raise
         print(f"gpbench: {error}", file=sys.stderr)
         sys.exit(UNTOUCHED)
+
+
+def die_with_parent() -> None:
+    """Have Linux kill this process when its parent ends, in whatever way."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def keep_freed_memory() -> None:

@@ -84,10 +84,10 @@ def batches(planned: list[Group], cost: CostModel) -> tuple[Batch, ...]:
             left -= total
             together, total = [], 0.0
         parts.append(([*together, group], total + predicted))
-    return tuple(Batch(_name(together), tuple(together), total) for together, total in parts)
+    return tuple(batch_of(together, total) for together, total in parts)
 
 
-def _name(groups: list[Group]) -> str:
-    """Of a batch: the method and data set that it begins with, for people, and a digest of its fits."""
-    first = groups[0].address
-    return f"{first.method}-{first.dataset}-{identity.digest([fit.fit_id for group in groups for fit in group.fits])}"
+def batch_of(groups: list[Group], seconds: float) -> Batch:
+    """What one job runs, named by the method and data set that it begins with, for people, and a digest of its fits."""
+    first, fit_ids = groups[0].address, [fit.fit_id for group in groups for fit in group.fits]
+    return Batch(f"{first.method}-{first.dataset}-{identity.digest(fit_ids)}", tuple(groups), seconds)

@@ -37,6 +37,8 @@ FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
 ELSEWHERE = 0.7
 UNMEASURED_MB = 2000
 LIKELY_STEPS, STEPS_OF_FAMILY, STEPS_OF_FIT = 2000, 0.8, 0.5
+MEASURED = ("started", "ended", "seconds_train", "seconds_predict", "seconds_shared_by", "peak_memory_mb", "n_train")
+"""Columns of a scores.csv without which a row tells nothing of cost, as a score of others."""
 SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
 
 
@@ -176,7 +178,8 @@ class CostModel:
 
     def _cov(self, one: list[Place], other: list[Place]) -> np.ndarray:
         """Of g, without the term of single cells."""
-        settings, dataset = (_same(one, other, key) for key in ("settings", "dataset"))
+        settings = np.array([[a.settings == b.settings for b in other] for a in one])
+        dataset = np.array([[a.dataset == b.dataset for b in other] for a in one])
         sizes = sum(np.outer(a, b) for a, b in zip(self._sizes(one), self._sizes(other), strict=True))
         return FAMILY**2 + SLOPE**2 * sizes + SETTINGS**2 * settings + DATASET**2 * dataset
 
@@ -184,13 +187,6 @@ class CostModel:
         """log(rows / 500) and log(columns / 10)."""
         rows, columns = [p.rows for p in places], [self.columns[p.dataset] for p in places]
         return np.log(np.array(rows) / 500), np.log(np.array(columns) / 10)
-
-
-def _same(one: list[Place], other: list[Place], key: str) -> np.ndarray:
-    """Whether two places have the same `key`."""
-    numbers = {value: number for number, value in enumerate({getattr(p, key) for p in (*one, *other)})}
-    rows, columns = (np.array([numbers[getattr(p, key)] for p in places]) for places in (one, other))
-    return np.asarray(rows[:, None] == columns)
 
 
 def place(planned: Planned) -> Place:
@@ -225,8 +221,8 @@ def learn(where: Places, records: list[FitRecord], cells: Iterable[Cell]) -> Cos
 @functools.cache
 def _committed(path: Path, changed: int) -> dict[str, Measured]:
     """Our finished fits in a scores.csv as it was changed last, by identity."""
-    rows = (row for row in committed.read(path) if row["status"] == "done" and "seconds_train" in row)
-    return {row["fit_id"]: _of_row(row) for row in rows}
+    done = (row for row in committed.read(path) if row["status"] == "done")
+    return {row["fit_id"]: _of_row(row) for row in done if all(row.get(key, "") != "" for key in MEASURED)}
 
 
 def _of_store(record: FitRecord) -> Measured:

@@ -69,11 +69,6 @@ class Plan(FrozenPlan):
                 rows.append(PlanRow(*place, state, reason, minutes if state == "pending" else 0.0))
         return rows
 
-    @property
-    def frozen(self) -> FrozenPlan:
-        """What of it is written to plans/NAME.json."""
-        return FrozenPlan(self.name, self.command, self.study, self.cells)
-
 
 def make(places: Places, study_name: str, overrides: str = "", site: str = "") -> Plan:
     """Resolve a study, look at the store, and cut what is missing into batches; site: overrides that are no part of the
@@ -124,15 +119,15 @@ def run_name(study_name: str, overrides: str) -> str:
     return f"{study_name}-{identity.digest(words, 6)}" if words else study_name
 
 
-def build(places: Places, name: str, command: str, resolved: Resolved) -> Plan:
+def build(places: Places, name: str, command: str, resolution: Resolved) -> Plan:
     """The plan of some cells against the store as it is."""
-    store, cells = Store(places.store), resolved.cells
+    store, cells = Store(places.store), resolution.cells
     records, damaged, others = store.records()
     cost = learn(places, records, cells)
     states = _states(store, cells, records, committed.by_fit(places, name))
     pending = {fit_id for fit_id, state in states.items() if state.name == "pending"}
     planned = batches.batches(batches.groups(store, cells, pending), cost)
-    return Plan(name, command, resolved.study, cells, states, planned, resolved.remarks + damaged + others, cost)
+    return Plan(name, command, resolution.study, cells, states, planned, resolution.remarks + damaged + others, cost)
 
 
 def _states(
@@ -145,13 +140,13 @@ def _states(
         place = _place(record.address, record.what, record)
         earlier[place] = earlier[*place, record.address.overrides] = record
     by_place = {committed.place(row): row for row in recorded.values()}
-    begun = store.begun()
+    begun, elsewhere = store.begun(), remote.fits()
     states = {}
     for cell, fit in ((each, fit) for each in cells if not each.skip for fit in each.fits):
         if ended := finished.get(fit.fit_id):
             words = filter(None, (ended.reason, convergence_in_words(ended.info)))
             states[fit.fit_id] = State(ended.status, "; ".join(words))
-        elif fit.fit_id in remote.fits():
+        elif fit.fit_id in elsewhere:
             states[fit.fit_id] = State("done", "in GPBENCH_REMOTE")
         elif (row := recorded.get(fit.fit_id)) and row["status"] == "done":
             words = filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row)))
@@ -190,7 +185,8 @@ def moved(old: What, new: What) -> list[str]:
 def freeze(plan: Plan, places: Places) -> None:
     """Write the plan, if it changed, and its batches: these have fits to run, so that statuses of an earlier run must
     be older than they are, and of another content, for Snakemake takes a file of the same checksum for unchanged."""
-    write_if_changed(places.plans / f"{plan.name}.json", to_json(plan.frozen))
+    frozen = FrozenPlan(plan.name, plan.command, plan.study, plan.cells)
+    write_if_changed(places.plans / f"{plan.name}.json", to_json(frozen))
     now = datetime.datetime.now(datetime.UTC).isoformat()
     for batch in plan.batches:
         stamped = dataclasses.replace(batch, requested=now)

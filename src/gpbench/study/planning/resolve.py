@@ -54,8 +54,8 @@ def require_entry(where: Places, dataset: str, of: str) -> None:
 def resolve(places: Places, study_name: str, overrides: str = "", site: str = "") -> Resolved:
     """The study and its cells; the overrides replace those of the site, and apply in the order of their keys, whose
     order a run's name does not know. Raises UserError for every name, key or value that is not valid."""
-    given = (config.distinct(sorted(map(_plain, config.split_overrides(text)))) for text in (site, overrides))
-    words = [*functools.reduce(dict.__or__, given).items()]
+    of_site, given = (config.distinct(sorted(map(_plain, config.split_overrides(text)))) for text in (site, overrides))
+    words = (of_site | given).items()
     study_words = tuple(f"{k}={v}" for k, v in words if k in STUDY_KEYS)
     study = config.compose(places.conf, "study", study_name, study_words)
     variants = expand(study)

@@ -53,8 +53,8 @@ def tuning(study: schema.Study, method: MethodConfig, fixed: Iterable[str], clas
 def candidates(space: Space, start: Settings, most: int) -> list[Settings]:
     """`start` and further settings, `most` in all: every combination where there are so few, else points of a scrambled
     Sobol sequence, which are the same for every split."""
-    listed = [space[key] for key in space] if all(isinstance(v, list) for v in space.values()) else []
-    if listed and math.prod(map(len, listed)) <= most:
+    listed = [values for values in space.values() if isinstance(values, list)]
+    if len(listed) == len(space) and math.prod(map(len, listed)) <= most:
         chosen = [start, *(dict(zip(space, values, strict=True)) for values in itertools.product(*listed))]
         if len(chosen := _distinct(chosen)) <= most:
             return chosen

@@ -5,45 +5,37 @@ draws       quantity, draw, value: at most 1,000 draws, evenly thinned, of the f
             of them in a chain of at most 500 draws
 """
 
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
-import numpy as np
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpbench.data.table import evenly
 from gpbench.study.storage import arrays
+from gpbench.study.storage.parquet import long_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PREFIX_COLUMNS = ["fit_id", "iteration", "quantity", "mean", "variance"]
 DRAW_COLUMNS = ["fit_id", "quantity", "draw", "value"]
 MOST_DRAWS, SHOWN, SHORT = 1_000, 3, 500
 
 
-def prefixes(folder: Path) -> Any:
+def prefixes(folder: Path) -> pd.DataFrame:
     """A row for each checkpoint and sampled number of a chain."""
-    import pandas as pd
-
     chain = arrays.read(folder, "chain", only=("iterations", "names", "mean", "variance"))
-    iterations, names = chain["iterations"], chain["names"]
-    columns = {
-        "iteration": np.repeat(iterations, len(names)),
-        "quantity": np.tile(names, len(iterations)),
-        "mean": chain["mean"].ravel(),
-        "variance": chain["variance"].ravel(),
-    }
-    return pd.DataFrame(columns)
+    axes, mean = ("iteration", "quantity"), chain["mean"]
+    named = {"iteration": chain["iterations"][:, None], "quantity": chain["names"]}
+    return long_table(axes, mean.shape, **named, mean=mean, variance=chain["variance"])
 
 
-def draws(folder: Path) -> Any:
+def draws(folder: Path) -> pd.DataFrame:
     """A row for each draw that is shown; `draw` counts from 1."""
-    import pandas as pd
-
     chain = arrays.read(folder, "chain", only=("names", "watched", "draws"))
-    values = chain["draws"]
-    shown = values.shape[1] if len(values) <= SHORT else min(SHOWN, values.shape[1])
+    values = chain["draws"] if len(chain["draws"]) <= SHORT else chain["draws"][:, :SHOWN]
     rows = evenly(len(values), MOST_DRAWS)
-    columns = {
-        "quantity": np.repeat(chain["names"][chain["watched"][:shown]], len(rows)),
-        "draw": np.tile(rows + 1, shown),
-        "value": values[rows, :shown].T.ravel(),
-    }
-    return pd.DataFrame(columns)
+    names = chain["names"][chain["watched"][: values.shape[1]]]
+    return long_table(
+        ("quantity", "draw"), (len(names), len(rows)), quantity=names[:, None], draw=rows + 1, value=values[rows].T
+    )

@@ -55,8 +55,9 @@ def seen(ended: Ended, plan: FrozenPlan) -> str:
     limits = [(cell.r_hat, cell.gain) for cell in plan.cells]
     sound = filter(ended.stored, states)
     certified = sorted(fit_id for fit_id in sound if (ended.store.folder(fit_id) / CERTIFICATE).is_file())
+    predictions = [challengers.about(ended.where, name).file for name in plan.study.challengers]
     basis = {"scoring": scoring.digest(), "states": states, "limits": limits, "certified": certified}
-    return identity.canonical(basis | {"challengers": challengers.seen(ended.where, plan)})
+    return identity.canonical(basis | {"challengers": predictions})
 
 
 def stamp(where: Places, name: str) -> Path:
@@ -330,12 +331,10 @@ def _points(path: Path) -> pd.DataFrame:
 
 def _drawn(folder: Path) -> pd.DataFrame:
     """The predictive mean of a chain's draws at three of its rows, of the first target."""
-    import pandas as pd
-
     chain = arrays.read(folder, "chain", only=("rows", "mean"))
     places = evenly(len(chain["rows"]), TRACED_ROWS)
-    mean = pd.DataFrame(chain["mean"][:, places, 0], columns=chain["rows"][places])
-    return mean.rename_axis("draw").reset_index().melt("draw", var_name="row", value_name="mean")
+    mean = chain["mean"][:, places, 0].T
+    return parquet.long_table(("row", "draw"), mean.shape, row=chain["rows"][places, None], mean=mean)
 
 
 def _classes(path: Path) -> int:

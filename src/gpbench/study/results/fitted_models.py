@@ -4,10 +4,8 @@ import functools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 
 from gpbench import config
@@ -80,9 +78,3 @@ def _sound(store: Store, fit_id: str) -> FitRecord | None:
     except Damaged as error:
         print(f"gpbench: {error}", file=sys.stderr)
         return None
-
-
-def long_table(axes: tuple[str, ...], shape: tuple[int, ...], **values: Any) -> pd.DataFrame:
-    """A row for each entry of values that broadcast to `shape`, its indices (or values) under the axes' names."""
-    columns = dict(zip(axes, np.indices(shape, sparse=True), strict=True)) | values
-    return pd.DataFrame({name: np.broadcast_to(column, shape).reshape(-1) for name, column in columns.items()})

@@ -10,7 +10,8 @@ import torch
 from gpbench.errors import UserError
 from gpbench.predictive.distributions import Categorical
 from gpbench.study.fitting import loop
-from gpbench.study.results.fitted_models import Fitted, long_table
+from gpbench.study.results.fitted_models import Fitted
+from gpbench.study.storage.parquet import long_table
 
 SIDE, MARGIN = 120, 0.1
 

@@ -43,8 +43,9 @@ from gpbench.study.fitting import loop
 from gpbench.study.fitting.fold import make_method
 from gpbench.study.records import FrozenPlan
 from gpbench.study.results import collect, posterior_probes
-from gpbench.study.results.fitted_models import Fitted, finished, long_table
+from gpbench.study.results.fitted_models import Fitted, finished
 from gpbench.study.storage import parquet
+from gpbench.study.storage.parquet import long_table
 
 COLUMNS = {
     "bounds": ["fit_id", "batch", "bound"],

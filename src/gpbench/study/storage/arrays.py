@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-from zipfile import ZipFile
 
 import numpy as np
 
@@ -30,8 +29,8 @@ def has(folder: Path, part: str) -> bool:
     """Whether a fit left a part."""
     if not (folder / NAME).is_file():
         return False
-    with ZipFile(folder / NAME) as archive:
-        return any(name.startswith(f"{part}/") for name in archive.namelist())
+    with np.load(folder / NAME) as arrays:
+        return any(name.startswith(f"{part}/") for name in arrays.files)
 
 
 def read(folder: Path, part: str, only: Collection[str] = ()) -> dict[str, np.ndarray]:

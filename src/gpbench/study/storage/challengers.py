@@ -78,11 +78,6 @@ def check_rows(where: Places, names: Iterable[str], cells: Iterable[Cell]) -> No
                 raise UserError(f"{other}; {REMEDY}")
 
 
-def seen(where: Places, plan: FrozenPlan) -> list[str]:
-    """What tells the predictions of a study's challengers from others of the same names."""
-    return [about(where, name).file for name in plan.study.challengers]
-
-
 def folders(where: Places, plan: FrozenPlan) -> dict[str, Path]:
     """What stands for a fit's identity -> folder, of the challengers' splits that the study fits too."""
     for name in plan.study.challengers:

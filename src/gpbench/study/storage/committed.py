@@ -7,6 +7,7 @@ which only the store holds, are missing then). The record of a failed fit is sho
 
 import contextlib
 import csv
+import datetime
 import io
 import json
 from collections import Counter
@@ -179,9 +180,17 @@ def _row(columns: list[tuple[str, Callable[[str], Any]]], texts: list[str]) -> R
 
 
 def _kind(column: str) -> Callable[[str], Any]:
+    if column in ("started", "ended"):
+        return _time
     if column in TEXTS:
         return str
     return "True".__eq__ if column == "dirty" else int if column in WHOLE else float
+
+
+def _time(text: str) -> str:
+    """A text in ISO 8601. ValueError for another one, as of a spreadsheet."""
+    datetime.datetime.fromisoformat(text)
+    return text
 
 
 def _numbers(text: str) -> str:

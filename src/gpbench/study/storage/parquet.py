@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
+
+import numpy as np
 
 from gpbench.places import write_aside
 
@@ -47,6 +49,14 @@ def write(path: Path, chunks: Iterable[pd.DataFrame]) -> None:
         writer.write_table(first)
         for chunk in waiting:
             writer.write_table(pa.Table.from_pandas(chunk, schema, preserve_index=False))
+
+
+def long_table(axes: tuple[str, ...], shape: tuple[int, ...], **values: Any) -> pd.DataFrame:
+    """A row for each entry of values that broadcast to `shape`, its indices (or values) under the axes' names."""
+    import pandas as pd
+
+    columns = dict(zip(axes, np.indices(shape, sparse=True), strict=True)) | values
+    return pd.DataFrame({name: np.broadcast_to(column, shape).reshape(-1) for name, column in columns.items()})
 
 
 def _checksum(schema: pa.Schema) -> bytes:

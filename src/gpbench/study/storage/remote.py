@@ -61,12 +61,6 @@ def pull(store: Store, fit_id: str) -> bool:
     return store.has(fit_id)
 
 
-@functools.cache
-def _of(url: str) -> Remote:
-    """One for each address, so that a command lists its fits once."""
-    return Remote(url)
-
-
 class Remote:
     """Objects of a remote place, by their names in it."""
 
@@ -119,10 +113,13 @@ class Remote:
         self._drop(group_id, sent - {path.name for path in kept})
 
     def pull_work(self, store: Store, group_id: str) -> None:
-        """Where checkpoints of a group there are further than those of the store, put them in their place."""
+        """Where checkpoints of a group there are further than those of the store, put them in their place, unless a
+        process is at the group here, which goes on from its own."""
         names = [name for name in self.names(f"checkpoints/{group_id}") if WORK.fullmatch(name)]
         steps = [int(name.split("-")[1]) for name in names if name.startswith("checkpoint-")]
         if max(steps, default=0) <= store.checkpoint(group_id):
+            return
+        if any(group.group_id == group_id and not store.is_free(group) for group in store.groups()):
             return
         contents = {name: self.read(f"checkpoints/{group_id}/{name}") for name in names}
         for path in _parts(store.work(group_id)):  # draws of two histories must not be mixed
@@ -246,6 +243,10 @@ class Remote:
             raise
         except Exception as error:
             raise self._silent(error) from error
+
+
+_of = functools.cache(Remote)
+"""One for each address, so that a command lists its fits once."""
 
 
 def _packed(store: Store, fit_id: str) -> bytes | None:

@@ -8,10 +8,7 @@ so that every step is that of one process, up to rounding. The workers are forks
 keeps trace and checkpoints, and the last checkpoint is what they hand back.
 """
 
-import ctypes
 import os
-import signal
-import sys
 from pathlib import Path
 
 import torch
@@ -24,6 +21,7 @@ from gpbench.methods.base import Noise
 from gpbench.methods.training_rows import Batch
 from gpbench.places import DISK, errno_of_disk
 from gpbench.study.fitting import devices
+from gpbench.study.fitting.children import die_with_parent
 from gpbench.study.fitting.lightning_module import MODEL_FILE, GradientFit, TimeCap, answer, outcome, save, train
 from gpbench.study.fitting.loop import share
 from gpbench.study.fitting.outcome import Lost, Outcome
@@ -114,8 +112,7 @@ def _fork(workers: int, group: Group, table: Table, work: Path) -> None:
 
 def _work(rank: int, meeting: Path, group: Group, table: Table, work: Path) -> None:
     """Life of one worker."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it dies with its parent
+    die_with_parent()
     how, workers = group.how, group.what.workers
     torch.set_num_threads(how.threads)
     os.environ["LOCAL_RANK"] = str(rank)  # tells Lightning that the processes are there already
