@@ -73,8 +73,7 @@ def _marks(view: View) -> Marks:
 
 
 def _draw_ours(axis: Axes, cells: pd.DataFrame, marks: Marks, sign: int) -> None:
-    """Mean and population standard deviation of every cell (NaN, of one without a score, draws nothing); dashed: the
-    first method."""
+    """Mean and population standard deviation of every cell (NaN of one without a score); dashed: the first method."""
     for x, (method, mark) in enumerate(marks.items()):
         cell = cells.loc[method]
         bar = _population_sd(cell["sd"], cell["n"])

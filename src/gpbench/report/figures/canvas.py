@@ -192,8 +192,7 @@ def log_x(axis: Axes) -> None:
 
 
 def remark_incomplete(axis: Axes, cells: pd.DataFrame) -> None:
-    """A remark that counts cells without all splits but for those that no run makes, with fits that have not
-    converged, and that still improve."""
+    """A remark that counts cells that lack splits (but not what no run makes), have not converged, or still improve."""
     unfinished = ~cells["complete"] & ~cells["statuses"].str.startswith(("skipped", "not planned"))
     unmixed = unfinished & (cells["n"] == cells["expected"]) & cells["statuses"].str.contains(UNMIXED)
     counts = {"incomplete": unfinished & ~unmixed, UNMIXED: unmixed, "still improving": cells["improving"] > 0}

@@ -49,31 +49,27 @@ def _draw_published(axis: Axes, view: View, dataset: str) -> None:
 def error_over_time(view: View) -> Figure:
     """Error and, below it, MNLL on test rows against seconds, a column per data set, of which a line holds four."""
     canvas.require(len(view.done))
-    columns = min(len(view.datasets), 4)
-    figure, axes = canvas.panels(2 * -(-len(view.datasets) // columns), columns, 1.8)
-    for i, (error, mnll) in enumerate(zip(axes[::2].flat, axes[1::2].flat, strict=True)):
-        if i >= len(view.datasets):
-            error.axis("off")
-            mnll.axis("off")
-            continue
-        dataset = view.datasets[i]
-        mnll.sharex(error)
-        mnll.set_xlabel("training seconds")
-        error.tick_params(labelbottom=False)
-        for axis, metric in ((error, view.error_metric(dataset)), (mnll, "mnll")):
-            _draw_over_time(axis, view, dataset, metric)
-        canvas.title(error, dataset)
-        canvas.remark_incomplete(error, view.cells_of(dataset, view.error_metric(dataset)))
-    for row in axes:  # a label applies to the panels on its right as well, up to the next one
-        labels = [axis.get_ylabel() for axis in row]
-        for axis, label, on_left in zip(row[1:], labels[1:], labels, strict=False):
-            axis.set_ylabel("" if label == on_left else label)
+    datasets, columns = view.datasets, min(len(view.datasets), 4)
+    figure, axes = canvas.panels(2 * -(-len(datasets) // columns), columns, 1.8)
+    errors, densities = axes[::2].ravel(), axes[1::2].ravel()
+    for unused in (*errors[len(datasets) :], *densities[len(datasets) :]):
+        unused.axis("off")
+    for i, (dataset, upper, lower) in enumerate(zip(datasets, errors, densities, strict=False)):
+        lower.sharex(upper)
+        upper.tick_params(labelbottom=False)
+        lower.set_xlabel("training seconds")
+        error, on_left = (view.error_metric(datasets[place]) for place in (i, max(i - 1, 0)))
+        # a label applies to the panels on its right as well, up to the next one
+        _draw_over_time(upper, view, dataset, error, not i % columns or error != on_left)
+        _draw_over_time(lower, view, dataset, "mnll", not i % columns)
+        canvas.title(upper, dataset)
+        canvas.remark_incomplete(upper, view.cells_of(dataset, error))
     canvas.legend(figure, view, view.done.loc[view.done["seconds_train"].notna(), "method"])
     canvas.headline(figure, view.unrecorded("traces"))
     return figure
 
 
-def _draw_over_time(axis: Axes, view: View, dataset: str, metric: str) -> None:
+def _draw_over_time(axis: Axes, view: View, dataset: str, metric: str, labelled: bool) -> None:
     traces, finals = (part[part["dataset"] == dataset] for part in _progress(view, metric))
     scores = _curve(axis, view, traces, "seconds", metric)
     if scores or np.isfinite(finals[metric].astype(float)).any():
@@ -83,7 +79,7 @@ def _draw_over_time(axis: Axes, view: View, dataset: str, metric: str) -> None:
     else:
         canvas.write_reason(axis, f"no finished fit\nhas a test {METRICS[metric].label}")
     _draw_quoted(axis, view, dataset, metric)
-    axis.set_ylabel(f"test {METRICS[metric].label}")
+    axis.set_ylabel(f"test {METRICS[metric].label}" if labelled else "")
 
 
 def error_at_equal_seconds(view: View) -> Figure:
@@ -119,8 +115,7 @@ def _draw_quoted(axis: Axes, view: View, dataset: str, metric: str) -> None:
         value, name = rows.iloc[0][["published", "method_printed"]]
         low, high = axis.get_ylim()
         axis.axhline(value, color=canvas.GREY, linestyle=":", linewidth=0.9)
-        across = axis.get_yaxis_transform()
-        axis.annotate(name, (0.02, value), xycoords=across, va="bottom", color=canvas.GREY, fontsize=6.5)
+        canvas.note(axis, 0.02, value, name, "left", "bottom", transform=axis.get_yaxis_transform())
         axis.set_ylim(min(low, value - 0.05 * (high - low)), max(high, value + 0.1 * (high - low)))
 
 
@@ -167,7 +162,6 @@ def _limit(axis: Axes, scores: list[np.ndarray], finals: pd.Series, part: int = 
 def _draw_finals(axis: Axes, view: View, fits: pd.DataFrame, metric: str) -> None:
     finite = np.isfinite(fits[[metric, "seconds_train"]].astype(float)).all(axis=1)  # others tell no seconds
     for look, rows in canvas.by_method(view, fits[finite]):
-        at = max(rows["seconds_train"].mean(), SHORTEST)
-        mean = rows[metric].mean()
+        at, mean = max(rows["seconds_train"].mean(), SHORTEST), rows[metric].mean()
         spread = [[mean - rows[metric].min()], [rows[metric].max() - mean]]
         axis.errorbar([at], [mean], yerr=spread, color=look.color, marker=look.marker, elinewidth=0.8)

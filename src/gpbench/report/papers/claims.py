@@ -233,10 +233,9 @@ def over_datasets(results: list[Result]) -> list[str]:
     """For each comparison of enough data sets, on how many the first method is better, and the signed-rank test."""
     texts = []
     for comparison in {id(r.comparison): r.comparison for r in results}.values():
-        compared = [r for r in results if r.comparison is comparison and r.difference]
-        if len(compared) >= FEWEST and comparison.expect == "better":
-            means = [r.difference.mean for r in compared if r.difference]
+        means = [r.difference.mean for r in results if r.comparison is comparison and r.difference]
+        if len(means) >= FEWEST and comparison.expect == "better":
             lower, p = sum(mean < 0 for mean in means), float(signed_rank_test(means))
-            first, second = compared[0].labels
+            first, second = next(r.labels for r in results if r.comparison is comparison and r.difference)
             texts.append(f"{first} is better than {second} on {lower} of {len(means)}, signed-rank p = {p:.2g}")
     return texts

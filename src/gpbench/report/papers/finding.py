@@ -72,8 +72,7 @@ def _datasets(results: list[Result], most: int) -> str:
 
 def _of_metric(result: Result) -> tuple[float, float, float]:
     """The difference (first - second) of the metric itself, where a result has that of losses, and its interval."""
-    d = result.difference
-    assert d
+    assert (d := result.difference)
     return (-d.mean, -d.upper, -d.lower) if _is_gain(result) else (d.mean, d.lower, d.upper)
 
 
@@ -179,8 +178,7 @@ def _difference(result: Result) -> list[str]:
     cells = [result.protocol, result.dataset, _relation(result), METRICS[result.comparison.metric].label]
     sides = list(zip(result.runs, result.comparison.methods, strict=True))
     behind = "".join(f" ({run.view.labels.get(name, name)}: at most)" for run, name in sides if name == result.behind)
-    pairs = str(result.difference.n)
-    cells += [signed(*_of_metric(result)), number(result.p, 2), pairs, result.kind + behind]
+    cells += [signed(*_of_metric(result)), number(result.p, 2), str(result.difference.n), result.kind + behind]
     of_dataset = [(run.view.done[run.view.done["dataset"] == result.dataset], method) for run, method in sides]
     fits = pd.concat([done[done["method"] == method] for done, method in of_dataset])
     return [*cells, f"{_evidence(result)}, commit {', '.join(commits(fits, 7, mark_dirty=True)) or 'unknown'}"]

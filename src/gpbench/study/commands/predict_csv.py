@@ -35,8 +35,7 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 def answer(where: Places, name: str, source: Path, target: Path | None) -> None:
     """Write the predictive of every row of a CSV, in original units, in the row order of the CSV.
 
-    Columns mean, sd, q05 ... q95, under the name of each target (heating_load_mean, ...) where there are several; of
-    classes p_CLASS."""
+    Columns mean, sd, q05 ... q95, of several targets under their names (heating_load_mean, ...); of classes p_CLASS."""
     if target and target.resolve() == source.resolve():
         raise UserError(f"--out {target} is the table to predict, which it would replace; name another file")
     model = Model(where, name)
@@ -233,9 +232,8 @@ def _written(names: list[str], categories: dict[str, list[str]]) -> list[str]:
 
 
 def unreal(arrays: object) -> str:
-    """What is wrong with a frame of which a column holds times or complex numbers, or an array of them, '' if not: they
-    would be converted, times to a count of whatever unit their type has; or of an array with masked cells, whose mask
-    would be ignored."""
+    """What is wrong with a frame or array of times or complex numbers, '' if nothing: they would be converted, times to
+    a count of whatever unit their type has; or with an array of masked cells, whose mask would be ignored."""
     if np.ma.is_masked(arrays):
         return MASKED
     frame = arrays.dtypes.items() if isinstance(arrays, pd.DataFrame) else ()
