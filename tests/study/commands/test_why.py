@@ -116,7 +116,7 @@ def test_a_final_model_is_no_split(project, gpbench):
 
 def test_a_fit_is_of_the_split_and_replica_that_were_asked_for(project):
     words = ["method=constant", "dataset=boston", "split=3", "replica=2"]
-    (cell,) = fit_one._resolve_one(places.find(), words).cells
+    cell = fit_one.cell_of(places.find(), words)
     assert [(fit.split, fit.replica) for fit in cell.fits] == [(3, 2)]
 
 
