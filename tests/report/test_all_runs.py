@@ -200,7 +200,7 @@ def test_counts_and_badge_add_up(written):
     assert set(groups["samplers"]["ours_metric"]) <= {"ess_min", "acceptance_theta", "acceptance_latents", "r_hat"}
     predicted = all_runs.counts(groups["predictions"]).loc["all papers"]
     said = "".join(ET.fromstring((written[-1] / "badge.svg").read_text()).itertext())
-    assert f"{judged - facts} of {predicted['rows']} judged, {predicted['agrees']} agree" in said
+    assert f"{judged - facts} of {predicted['rows']} judged, {predicted['agrees']} agree, " in said
     page = (written[-1] / "scorecard.md").read_text()
     assert sum(page.count(f"\n| {paper}, ") for paper in set(card["source"])) == judged
     assert "A verdict holds for the method at the budget beside it." in page

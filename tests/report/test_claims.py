@@ -283,7 +283,9 @@ def test_many_data_sets_are_tested_together(quick):
     differences = [PairedDifference(-0.1 * i, -1.0, 1.0, 0.5, 5) for i in range(1, 7)]
     blank = claims.Result(comparison, "set7", "common", runs=(quick, quick))
     results = [replace(blank, dataset=f"set{i}", difference=d) for i, d in enumerate(differences)]
-    assert claims.over_datasets(results) == ["DSVI (2 layers) is better than SVGP on 6 of 6, signed-rank p = 0.031"]
+    assert claims.over_datasets(results) == [
+        "DSVI (2 layers) is better than SVGP on 6 of 6 data sets, signed-rank p = 0.031"
+    ]
     assert claims.over_datasets(results[:5]) == []
     alike = replace(comparison, expect="equal")
     assert claims.over_datasets([replace(result, comparison=alike) for result in results]) == []

@@ -88,7 +88,7 @@ def test_ranks_are_told_a_second_time_with_them(view, small_view):
     told = compare(view, spec)["unconverged"]
     assert (told["datasets"], next(iter(told["ranks"].items()))) == (["boston"], ("bsgp_2", 1.0))
     text = " ".join(sentences(compare(view, spec) | {"bayes": []}, view))
-    assert "Mean ranks over 1 data set: BSGP (1 layer) 1.00" in text
+    assert "Mean ranks (1 is best) over 1 data set: BSGP (1 layer) 1.00" in text
     assert (
         "With fits that have not converged, 4 methods on 1 data set: BSGP (2 layers) 1.00, BSGP (1 layer) 2.00" in text
     )

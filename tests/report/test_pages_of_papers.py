@@ -91,9 +91,16 @@ def test_worse_rows_stand_below_their_explanation_or_are_open(text):
     assert "differs (our data set)" in left
 
 
+def test_without_a_judged_number_none_is_said_to_do_well():
+    of_paper = CARD[CARD["verdict"].str.startswith("not run")]
+    assert finding._explained(Evidence("2020-01-01", "None.", []), of_paper) == [
+        "Of 0 judged numbers (0 inconclusive) none is worse than printed or differs.\n"
+    ]
+
+
 def test_a_printed_number_that_training_passes_is_shown_with_its_step(text):
     table = text.split("numbers that training passes**")[1]
-    assert "| Table 4 | boston | SGP 500 | test\\_loglik | 1.00 |" in table
+    assert "| Table 4 | boston | SGP 500 | MNLL | 1.00 |" in table
     assert "777" not in table
 
 
@@ -138,8 +145,8 @@ def test_pages_are_made_from_the_files_alone(tmp_path):
     assert set(pages) == set(CARD["source"])
     assert "| 1 | b |\n\nProofs" in pages["rossi2021"]
     assert "None noticed." in pages["ashman2020"]
-    assert "8 claims: 8 not run" not in pages["ashman2020"]
-    assert "of 7 claims: 7 not run" in pages["ashman2020"]
+    assert "8 claims with comparisons: 8 not run" not in pages["ashman2020"]
+    assert "of 7 claims with comparisons: 7 not run" in pages["ashman2020"]
 
 
 def test_our_findings_say_where_they_hold_with_the_differences(quick, tmp_path):

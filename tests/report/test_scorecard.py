@@ -174,6 +174,12 @@ def test_factor_turns_a_log_likelihood_into_mnll(view):
     assert found["published"] == pytest.approx(2.458)
 
 
+def test_small_numbers_have_digits_and_large_ones_no_decimals(steady):
+    printed = [row(steady, value=value, factor=1, spread=value / 4) for value in (0.0002, 2.5, 5934530.0)]
+    shown = to_table(scorecard(steady, pd.DataFrame(printed))).shown["published"].tolist()
+    assert shown == ["0.00020 ± 0.00005 (5)", "2.500 ± 0.625 (5)", "5934530 ± 1483632 (5)"]
+
+
 def test_a_factor_scales_the_spread_too(view):
     found = scorecard(view, pd.DataFrame([row(view, value=240.0, factor=0.01, spread=3.0)])).iloc[0]
     assert (found["published"], found["published_sd"]) == (pytest.approx(2.4), pytest.approx(0.03))

@@ -296,7 +296,7 @@ class View:
         by_cell = self.fits.assign(expected=self.fits.groupby("dataset")["split"].transform("nunique")).groupby(keys)
         cells = by_cell["expected"].first().to_frame()
         of_cells = by_cell[["split", "status", "reason"]]
-        cells["statuses"] = [describe_statuses(list(fits.itertuples()), 64) for _, fits in of_cells]
+        cells["statuses"] = [describe_statuses(list(fits.itertuples()), 68) for _, fits in of_cells]
         given = by_cell["split"].nunique()  # of others, only the splits that they gave are rows
         cells.loc[(given < cells["expected"]) & (cells["statuses"] == ""), "statuses"] = "rest not given"
         for name, fits in {"improving": self.improving, "jittered": self.jittered}.items():

@@ -103,7 +103,7 @@ def summary(view: Joined) -> str:
         for part in of_tasks:
             task, losses = part.title.split(",")[0].lower(), comparisons.complete_losses(view, part)[0]
             where += f", {len(losses.columns)} in {task} alone"
-        text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks: {best}."
+        text += f" {count(len(ranked), 'method')} are complete on {where}; best mean ranks by MNLL: {best}."
         places = {row["method"]: place for place, row in enumerate(comparison["ranks"])}
         worse = [max(pair["a"], pair["b"], key=places.__getitem__) for pair in comparison["pairs"] if pair["reject"]]
         text += f" {len(worse)} of {count(len(comparison['pairs']), 'pair')} differ significantly"
@@ -124,7 +124,7 @@ def verdicts(card: pd.DataFrame) -> str:
         agreed = groups[group].loc[groups[group]["verdict"] == "agrees", "ours_metric"]
         mixed = agreed.str.startswith("r_hat").sum()
         text += f" Apart, {group}: {total[list(JUDGED)].sum()} of {total['rows']} judged, {total['agrees']} agree"
-        text += f" (R-hats: {mixed})." if mixed else "."
+        text += f" (R-hats: {mixed})" * bool(mixed) + f", {total['inconclusive']} inconclusive."
     return fill(text, 120, break_on_hyphens=False) + "\n"
 
 

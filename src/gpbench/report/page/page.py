@@ -138,22 +138,15 @@ def _findings(view: View) -> list[tuple[str, list[str]]]:
 
 
 def _differences(view: View, differences: list[dict]) -> str:
-    rows = [
-        {
-            "data set": row["dataset"],
-            "metric": row["metric"],
-            "method": view.labels[row["method"]],
-            "best": view.labels[row["best"]],
-            "difference": number(row["difference"]),
-            "95 % interval": f"{number(row['lower'])} to {number(row['upper'])}",
-            "p": number(row["p"], 2),
-            "splits": row["n"],
-        }
-        for row in differences
-    ]
+    rows = []
+    for row in differences:
+        difference, lower, upper = (number(row[name]) for name in ("difference", "lower", "upper"))
+        methods = [view.labels[row[name]] for name in ("method", "best")]
+        place, told = [row["dataset"], row["metric"]], [f"{lower} to {upper}", number(row["p"], 2), row["n"]]
+        rows.append([*place, *methods, difference, *told])
+    head = ["data set", "metric", "method", "best", "difference", "95 % interval", "p", "splits"]
     note = "Paired over splits; resampled t interval of Nadeau and Bengio (2003), not corrected for several methods."
-    frame = pd.DataFrame(rows)
-    return to_html(Table(frame, frame, "Each method minus the best of its data set (lower is better)", note))
+    return to_html(Table.of(rows, head, "Each method minus the best of its data set (lower is better)", note))
 
 
 def _add_scorecard(view: View, section: Section) -> None:

@@ -42,7 +42,7 @@ from gpbench.study.planning.variants import expand
 
 OURS = "common"  # the protocol under which all methods are compared; every other one is a paper's
 HOLDS, FAILS, UNDECIDED, NOT_JUDGED, NOT_RUN = "holds", "does not hold", "not significant", "not judged", "not run"
-MIXED, PARTLY = "holds in some comparisons, not in others", "holds in part"
+MIXED, PARTLY = "holds in some comparisons and not in others", "holds in part"
 FEWEST = 6  # data sets from which on an exact two-sided signed-rank test can reject at 5 %
 
 
@@ -236,6 +236,6 @@ def over_datasets(results: list[Result]) -> list[str]:
         means = [r.difference.mean for r in results if r.comparison is comparison and r.difference]
         if len(means) >= FEWEST and comparison.expect == "better":
             lower, p = sum(mean < 0 for mean in means), float(signed_rank_test(means))
-            first, second = next(r.labels for r in results if r.comparison is comparison and r.difference)
-            texts.append(f"{first} is better than {second} on {lower} of {len(means)}, signed-rank p = {p:.2g}")
+            a, b = next(r.labels for r in results if r.comparison is comparison and r.difference)
+            texts.append(f"{a} is better than {b} on {lower} of {len(means)} data sets, signed-rank p = {p:.2g}")
     return texts

@@ -16,21 +16,28 @@ from gpbench.errors import count
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.papers import claims
 from gpbench.report.papers.claims import OURS, UNDECIDED, Result
+from gpbench.report.scorecard import verdicts
 from gpbench.report.scorecard.all_runs import by_verdict, runs_table
 from gpbench.report.scorecard.counterparts import Counterparts
-from gpbench.report.scorecard.one_run import show
+from gpbench.report.scorecard.one_run import NUMBERS, show
 from gpbench.report.tables.render import Table, number, signed, to_markdown
 from gpbench.report.view import View, commits
 
 DIFFERENCE = "first - second [95 %]"
-COUNTS_NOTE = "Every number with its counterpart: [scorecard](../scorecard/scorecard.md)."
+COUNTS_NOTE = "Every number with its counterpart, and what a verdict means: [scorecard](../scorecard/scorecard.md)."
 MANY = 5  # data sets that a finding names one by one, if they tell anything
+VERDICTS_NOTE = (
+    "A comparison is of two methods on one data set; a verdict is that of those that are judged. In brackets: how many "
+    "have which result, and which budget. Not significant: the data do not decide, as a single split never does; not "
+    "judged: fits failed or have not converged; not run: no fit is recorded; -: no comparison."
+)
 RULES = (
-    "Difference of the metric, paired over splits, with its Nadeau-Bengio interval (< and > are the claim); of "
-    "samplers paired by the number of a chain, so that it is of the data sets of a run, often a single one, and of no "
-    "other. p by Holm's correction over the data sets of a claim under one protocol (none for = and ≤, which are "
-    "judged by the margin of the scorecard). The rules are those of `gpbench.report.papers.claims`. A result holds at "
-    "the budget beside it. *At most*: its chains have not mixed, or are short, so that too many draws count."
+    "Difference of the metric (MNLL in nats, RMSE in the unit of the target, times in seconds, % in percentage points) "
+    "paired over splits (< and > are the claim), with its Nadeau-Bengio interval, not corrected for the number of "
+    "comparisons; of samplers paired by the number of a chain, so that it is of the data sets of a run, often a single "
+    "one, and of no other. p, by Holm's correction over the comparisons of a claim under one protocol, decides; of =, "
+    "≤ and ≥ the interval and the margin of the scorecard. The rules are those of `gpbench.report.papers.claims`. A "
+    "result holds at the budget beside it. At most: its chains have not mixed, or are short, and too many draws count."
 )
 
 
@@ -130,7 +137,7 @@ def _claims(evidence: Evidence, judged: list[list[Result]]) -> list[str]:
         rows.append([i, claim.claim, claim.where, paper if results else f"untested: {claim.untested}", ours])
         differences += [[i, *_difference(result)] for result in results if result.difference]
     head = ["no.", "claim", "where", "the paper's protocol", f"protocol {OURS}"]
-    parts = [to_markdown(Table.of(rows, head, _headline(judged)))]
+    parts = [to_markdown(Table.of(rows, head, _headline(judged), VERDICTS_NOTE))]
     if differences:
         columns = ["no.", "protocol", "data set", "methods", "metric", DIFFERENCE, "p", "pairs", "result", "evidence"]
         parts.append(to_markdown(Table.of(differences, columns, "Differences behind the claims", RULES)))
@@ -145,7 +152,8 @@ def _not_judged(judged: list[list[Result]]) -> list[str]:
             text = f"- {i}: {_relation(result)}, {METRICS[result.comparison.metric].label} ({_evidence(result)})"
             alike.setdefault(text, []).append(result)
     lines = [f"{text}: {', '.join(r.dataset for r in same)}: {same[0].reason}" for text, same in alike.items()]
-    return ["Not judged:\n", *lines, ""] if lines else []
+    head = "Not judged, by claim (of several data sets the first reason; N of M are splits):\n"
+    return [head, *lines, ""] if lines else []
 
 
 def _relation(result: Result) -> str:
@@ -168,8 +176,8 @@ def _headline(judged: list[list[Result]]) -> str:
         parts = (claims.by_protocol(results)[place] for results in judged)
         kinds = Counter(claims.verdict(part) for part in parts if part)
         numbers = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common())
-        of = f"of {count(kinds.total(), 'claim')}"
-        texts.append(f"under {name}, {of}: {numbers}" if kinds else f"none under {name}")
+        of = f"of {count(kinds.total(), 'claim')} with comparisons"
+        texts.append(f"under {name}, {of}: {numbers}" if kinds else f"no comparison under {name}")
     return f"Claims; {'; '.join(texts)}"
 
 
@@ -202,10 +210,10 @@ def _passed(card: pd.DataFrame, views: dict[str, View]) -> list[str]:
         kept = traces.pivot_table(metric, "step", "fit_id").dropna() if metric in traces else pd.DataFrame()
         past = METRICS[metric].loss(kept.mean(axis=1)) <= METRICS[metric].loss(row["published"])
         if past.any() and not past.iloc[0]:
-            cells = [row[key] for key in ("item", "dataset", "method_printed", "metric_printed")]
+            cells = [*(row[key] for key in ("item", "dataset", "method_printed")), METRICS[metric].label]
             rows.append([*cells, number(row["published"]), f"{past.idxmax():g} of {past.index[-1]:g}", row["run"]])
     columns = ["item", "data set", "method", "metric", "published", "first passed at step", "run"]
-    note = "Mean of test scores over our splits, at the steps that all of them reach, beside the printed mean."
+    note = "Of numbers judged better: where the mean score of our splits, at steps that all reach, is first as good."
     return [to_markdown(Table.of(rows, columns, "Printed numbers that training passes", note))] if rows else []
 
 
@@ -213,8 +221,10 @@ def _explained(evidence: Evidence, card: pd.DataFrame) -> list[str]:
     """The rows that are worse or differ, below their explanations, then those that have none."""
     left = card[card["verdict"].isin(["worse", "differs"])]
     if left.empty:
-        return ["No judged number is worse than printed or differs from it.\n"]
-    parts = []
+        total = by_verdict(card, "source").sum()
+        n = count(int(total[list(verdicts.JUDGED)].sum()), "judged number")
+        return [f"Of {n} ({total['inconclusive']} inconclusive) none is worse than printed or differs.\n"]
+    parts = [f"{NUMBERS}\n"]
     for explanation in evidence.explanations:
         rows = claims.rows_of(explanation, left)
         if len(rows):

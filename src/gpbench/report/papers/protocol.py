@@ -31,14 +31,14 @@ SCALE_NOTE = (
     "what is left there is method, budget and splits."
 )
 DENSITY_NOTE = (
-    "Mean over splits (their standard deviation). A method that predicts one Gaussian has zeros. Gaussian - "
-    "mixture: what printing the density of the matched moments (as moment propagation does: ashman2020's AEP) "
-    "adds to the MNLL of the mixture (ashman2020's DSVI, rossi2021). Mean of logs - log of mean: what averaging "
-    "log densities over draws adds to the MNLL of the averaged density; never below zero. Records made "
-    "before these scores were noted are absent."
+    "MNLL: mean ± standard deviation over splits (their number). A method that predicts one Gaussian has zeros. "
+    "Gaussian - mixture: what printing the density of the matched moments (as moment propagation does: ashman2020's "
+    "AEP) adds to the MNLL of the mixture (ashman2020's DSVI, rossi2021). Mean of logs - log of mean: what averaging "
+    "log densities over draws adds to the MNLL of the averaged density; never below zero. Records made before these "
+    "scores were noted are absent."
 )
 SPLITS_NOTE = (
-    "Mean over the first splits minus mean over all, averaged over methods (its range): where all methods move "
+    "Mean over the first splits minus mean over all, averaged over methods (their range): where all methods move "
     "together, the splits are easier or harder than most. A number from few of a paper's splits differs by as "
     "much for no reason of the method. Methods that lack one of the splits are left out."
 )

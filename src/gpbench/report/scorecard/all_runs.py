@@ -36,9 +36,9 @@ FIGURE_CAPTION = (
     "under the ROC curve are drawn as 1 minus their value. Marks at the edge of a panel lie beyond it."
 )
 INTRODUCTION = f"""\
-**A verdict holds for the method at the budget beside it.** Budgets below `paper` train for fewer updates than were
-published: there `worse` or `inconclusive` describes what this budget reaches, not what the method does at its published
-budget.
+**A verdict holds for the method at the budget beside it.** Budgets `smoke`, `quick` and `check` train for fewer updates
+than were published: there `worse` or `inconclusive` describes what this budget reaches, not what the method does;
+`converged` ends a fit by a rule of convergence, before or after the published updates.
 
 Margins were fixed beforehand, other rules in part after numbers had been seen (docs/decisions.md): {verdicts.MARGINS}.
 *agrees*: the 95 % interval of ours - published is inside the margin; *better*, *worse*, *differs* (of metrics without
@@ -157,7 +157,7 @@ def badge(card: pd.DataFrame) -> str:
     """A picture (SVG) of how many rows about predictions are judged, and how many agree."""
     total = counts(by_group(card)["predictions"]).loc["all papers"]
     judged, label = int(total[list(verdicts.JUDGED)].sum()), "published predictions"
-    message = f"{judged} of {total['rows']} judged, {total['agrees']} agree"
+    message = f"{judged} of {total['rows']} judged, {total['agrees']} agree, {total['inconclusive']} inconclusive"
     left, right = (7 * len(text) + 12 for text in (label, message))  # 7: about a letter of 11 pixels
     text = 'y="14" text-anchor="middle" lengthAdjust="spacingAndGlyphs"'
     return (

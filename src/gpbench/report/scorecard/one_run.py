@@ -19,7 +19,13 @@ from gpbench.report.scorecard.published import PublishedNumber, read_published, 
 from gpbench.report.tables.render import Table, mean_sd, number, signed, to_html, to_markdown
 from gpbench.report.view import View
 
+NUMBERS = (
+    "Numbers are in our metrics (a printed log likelihood is an MNLL of the other sign): mean ± standard deviation "
+    "over splits, or for samplers over chains and data sets (their number); a printed population standard deviation "
+    "or standard error is converted."
+)
 SPREAD_NOTE = (
+    f"{NUMBERS} Difference: ours - published; where paired, of the splits that both have, so not that of both means. "
     "Where one side has no spread, is a single run, or has fewer runs that lie closer together, the spread of the "
     "other side is used for it, in the last case only where that widens the interval (marked: our spread used for "
     "theirs, or their spread for ours)."
@@ -150,11 +156,9 @@ def to_table(card: pd.DataFrame) -> Table:
     sources = [" and ".join(sorted(run[f"ours_{key}"].unique())) for key in ("protocol", "budget", "commit")]
     ours = "Ours: protocol {}, budget {}, commit {}. ".format(*sources) if len(run) else "We have none of them yet. "
     note = (
-        f"{ours}Mean ± standard deviation over splits, or for samplers over chains and data sets (their number); a "
-        f"printed population standard deviation or standard error is converted. {SPREAD_NOTE} Margins of agreement: "
-        f"{verdicts.MARGINS}. agrees: the 95 % interval of the difference lies within the margin; better, worse, "
-        "differs: it lies outside; inconclusive: neither. Means under different protocols are not judged. A verdict "
-        "holds for the method at this budget."
+        f"{ours}{SPREAD_NOTE} Margins of agreement: {verdicts.MARGINS}. agrees: the 95 % interval of the difference "
+        "lies within the margin; better, worse, differs: it lies outside; inconclusive: neither. Means under different "
+        "protocols are not judged. A verdict holds for the method at this budget."
     )
     return Table(card, show(card), title, note)
 
@@ -162,14 +166,16 @@ def to_table(card: pd.DataFrame) -> Table:
 def show(card: pd.DataFrame) -> pd.DataFrame:
     """The columns of a scorecard that people read, as text."""
     rows = list(card.itertuples())
+    places = [5 if 0 < abs(row.published) < 0.01 else 0 if abs(row.published) >= 1000 else 3 for row in rows]
+    sized = list(zip(rows, places, strict=True))
     columns = {
         "source": card["source"] + ", " + card["item"],
         "data set": card["dataset"],
         "method": (card["method_printed"] + " " + card["setting"]).str.strip(),
         "metric": [METRICS[row.ours_metric].label if row.ours_metric else row.metric_printed for row in rows],
-        "published": [mean_sd(row.published, row.published_sd, row.splits) for row in rows],
-        "ours": [mean_sd(row.ours, row.ours_sd, row.ours_n) for row in rows],
-        "difference [95 % interval]": [signed(row.difference, row.lower, row.upper) for row in rows],
+        "published": [mean_sd(row.published, row.published_sd, row.splits, digits) for row, digits in sized],
+        "ours": [mean_sd(row.ours, row.ours_sd, row.ours_n, digits) for row, digits in sized],
+        "difference [95 % interval]": [signed(row.difference, row.lower, row.upper, digits) for row, digits in sized],
         "standard error": [number(row.standard_error) for row in rows],
         "verdict and note": [_remarks(row) for row in rows],
     }
@@ -177,12 +183,8 @@ def show(card: pd.DataFrame) -> pd.DataFrame:
 
 
 def _remarks(row: Any) -> str:
-    assumed = {
-        "": "",
-        "ours": "their spread used for ours",
-        "published": "our spread used for theirs",
-        "chains": "spread by the number of chains",
-    }[row.spread_assumed or ""]
+    sides = {"ours": "their spread used for ours", "published": "our spread used for theirs"}
+    assumed = (sides | {"chains": "spread by the number of chains"}).get(row.spread_assumed, "")
     settings = row.ours_settings and f"with {row.ours_settings}"
     return "; ".join(filter(None, (row.verdict, row.compared, assumed, settings, row.note)))
 

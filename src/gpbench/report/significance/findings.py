@@ -49,7 +49,7 @@ def sentences(comparison: dict, view: View) -> list[str]:
         return [*lines, f"No ranks: {comparison['reason']}."]
     order = ", ".join(f"{view.labels[row['method']]} {row['mean_rank']:.2f}" for row in comparison["ranks"])
     over = count(len(comparison["datasets"]), "data set")
-    lines.append(f"Mean ranks over {over}: {order}.{unconverged(comparison, view)}")
+    lines.append(f"Mean ranks (1 is best) over {over}: {order}.{unconverged(comparison, view)}")
     if comparison["friedman"]:
         test = comparison["friedman"]
         lines.append(

@@ -36,7 +36,8 @@ def convergence(view: View) -> Table:
     note = (
         f"Converged: as many steps again are predicted to gain less than {ADAM.gain:g} nats a datum ({LBFGS.gain:g} by "
         "L-BFGS); of Markov chains, by their R-hat. Refitted: the first split of the cell at four times its steps; the "
-        "gain is of the objective a datum, in scaled units, over the last tenth of the steps."
+        "gain is of the objective a datum, in scaled units, over the last tenth of the steps; a change of MNLL below "
+        "zero is better."
     )
     return Table(data, pd.DataFrame(shown), "Have the fits converged?", note)
 
@@ -99,12 +100,8 @@ def functions(view: View) -> Table:
     keys = ["dataset", "method", "split", "quantity"]
     data = pd.DataFrame(list(_diagnosed(view.probe("layers"))), columns=[*keys, "x", *COUNTS, *WORST])
     worst = data.groupby(keys, sort=False).agg(dict.fromkeys(COUNTS, "first") | WORST).reset_index()
-    shown = worst.assign(
-        method=worst["method"].map(view.labels),
-        r_hat=[number(value, 4) for value in worst["r_hat"]],
-        ess_bulk=worst["ess_bulk"].map(number),
-        ess_tail=worst["ess_tail"].map(number),
-    )
+    sizes = {name: worst[name].map(number) for name in ("ess_bulk", "ess_tail")}
+    shown = worst.assign(method=worst["method"].map(view.labels), r_hat=[number(r, 4) for r in worst["r_hat"]], **sizes)
     names = ["data set", "method", "split", "quantity", *COUNTS, "largest R-hat", "least bulk ESS", "least tail ESS"]
     note = (
         f"The worst of {POINTS} inputs inside the training data (vehtari2021); the CSV has each of them. A hidden "

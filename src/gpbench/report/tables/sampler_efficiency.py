@@ -78,8 +78,8 @@ def efficiency(view: View) -> Table:
     shown = pd.DataFrame([_row(view, row, list(checks)) for _, row in data.iterrows()])
     note = (
         "Mean ± standard deviation over all chains of all splits. ESS: by Geyer's initial monotone sequence of each "
-        "chain, the smallest over all sampled variables, in draws. R-hat: Gelman and Rubin's, over the first draws of "
-        "the chains of a split, for its slowest variable, ∞ where each stays at one value; median over splits. "
+        "chain, the smallest over all sampled variables, in draws. R-hat: Gelman and Rubin's, over more and more of "
+        "the first draws of the chains of a split, for its slowest variable, ∞ where each stays at one value; median. "
         "Acceptance: of latent values / of parameters. Operations: factorisations, inversions and products of n x n "
         "matrices per iteration, by which ESS is divided; - where there are none. Seconds: training time, which all "
         "chains of a batch share, including burn-in. Bulk and tail ESS (vehtari2021): all chains of a split together. "
@@ -131,15 +131,9 @@ def convergence_order(view: View) -> Table:
             for (a, x), (b, y) in combinations(by_method.items(), 2)
         ]
         data += [(dataset, *pair) for pair in pairs]
-        row = {
-            "data set": dataset,
-            "order": _order(by_method, pairs, codes),
-            "R-hat": ", ".join(map(number, medians)) or "-",
-            "kept draws": str(int(last["iteration"].max())) if len(last) else "-",
-            "shorter chains": ", ".join(shorter) or "-",
-            "splits": str(max(map(len, by_method.values()), default=0)),
-        }
-        shown.append(row)
+        r_hats, kept = ", ".join(map(number, medians)) or "-", str(int(last["iteration"].max())) if len(last) else "-"
+        splits = str(max(map(len, by_method.values()), default=0))
+        shown.append([dataset, _order(by_method, pairs, codes), r_hats, kept, ", ".join(shorter) or "-", splits])
     named = ", ".join(f"{code} {view.labels[method]}" for method, code in codes.items())
     note = (
         f"{named}. Fastest first, by the median over splits of the R-hat of the slowest variable after the kept draws, "
@@ -147,8 +141,9 @@ def convergence_order(view: View) -> Table:
         f"test over splits at {ALPHA:g} (not corrected for the number of pairs), which rejects from 4 splits of both "
         "on. Methods with fewer draws are left out and listed as shorter chains. The CSV has every pair."
     )
-    data = pd.DataFrame(data, columns=["dataset", *PAIR])
-    return Table(data, pd.DataFrame(shown), "Order of convergence", note)
+    head = ["data set", "order", "R-hat", "kept draws", "shorter chains", "splits"]
+    data, table = pd.DataFrame(data, columns=["dataset", *PAIR]), pd.DataFrame(shown, columns=head)
+    return Table(data, table, "Order of convergence", note)
 
 
 def _order(by_method: dict[str, pd.Series], pairs: list[Pair], codes: dict[str, int]) -> str:

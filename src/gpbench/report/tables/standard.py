@@ -166,7 +166,10 @@ def status(view: View) -> Table:
     judged = judged.reindex(index=view.methods, fill_value=0).add_prefix("of them ").reset_index(drop=True)
     data = data.join(judged)
     shown = data[["method", "planned", *used, *judged]].assign(method=data["method"].map(view.labels))
-    note = f"Every planned fit is counted once. Means are over fits that are done or {UNMIXED}, the latter marked ✗."
+    note = (
+        f"Every planned fit is counted once. Means are over fits that are done or {UNMIXED}, the latter marked ✗. Of "
+        "them: what the rule of convergence says of fits with iterations, at every budget; not judged: it cannot tell."
+    )
     return Table(data, shown, "Fits by status", note)
 
 
@@ -184,8 +187,8 @@ def unfinished(view: View) -> Table:
     rows = [[method, ", ".join(names), *ending] for (method, *ending), names in datasets.items()]
     names = ["method", "data set", "splits", "status", "reason"]
     counts = fits["status"].value_counts().reindex(STATUSES).dropna().astype(int)
-    title = f"Fits that are not done: {', '.join(f'{n} {name}' for name, n in counts.items()) or 'none'}"
-    return Table(data, pd.DataFrame(rows, columns=names), title)
+    listed = ", ".join(f"{n} {name}" for name, n in counts.items()) or "none"
+    return Table(data, pd.DataFrame(rows, columns=names), f"Fits that are not done or have not converged: {listed}")
 
 
 def all_metrics(view: View) -> Table:
