@@ -178,5 +178,5 @@ def test_the_readme_counts_what_the_scorecard_says():
     judged, agreed = of_samplers.map(kind).isin(JUDGED), of_samplers == "agrees"
     mixed = groups["samplers"].loc[agreed, "ours_metric"].str.startswith("r_hat").sum()
     said = f"samplers: {judged.sum()} of {len(judged)} judged, {agreed.sum()} agree (R-hats: {mixed}), "
-    said += f"{(of_samplers == 'inconclusive').sum()} inconclusive"
+    said += f"{(of_samplers.map(kind) == 'inconclusive').sum()} inconclusive"
     assert said in text

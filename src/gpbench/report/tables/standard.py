@@ -38,7 +38,7 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
         "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
         "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 "
         "(not corrected for the number of methods). Cells with unfinished splits are not compared, nor are those "
-        "marked ✗, in which some fits have not converged or are not done.",
+        "marked ✗, in which some fits have not converged or are not done. (printed): its authors' scores by split.",
     )
 
 
