@@ -92,7 +92,6 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     collect.collect(where, planned.name)
     differences = comparisons.differences(View(where.results / planned.name), {metric: METRICS[metric].tasks})
     if differences.empty:
-        raise UserError(
-            f"{planned.name}: no data set has two methods with {metric} on two splits; `gpbench plan` lists them"
-        )
+        message = f"{planned.name}: no data set has two methods with {metric} on two splits"
+        raise UserError(f"{message}; `{planned.command}` runs what is missing")
     return differences

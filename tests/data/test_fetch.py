@@ -150,7 +150,7 @@ def test_a_wrong_object_in_the_cache_is_replaced(project):
 
 def test_a_file_that_is_not_pinned(project):
     places = pin_only(project)
-    with pytest.raises(UserError, match=r"missing and not pinned in data\.dvc; put it there or run `gpbench data pin`"):
+    with pytest.raises(UserError, match=r"not pinned in data\.dvc; put it there or run `gpbench data pin NAME`"):
         fetch([ITEM], places)
     path = put(places.raw / ITEM, b"my own\n")
     assert fetch([ITEM], places) == [path]

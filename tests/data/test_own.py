@@ -150,7 +150,8 @@ def test_a_second_word_for_missing_cells_is_not_advised(gpbench):
     for missing in ([], ["--missing", "?"]):
         answer = gpbench("data", "add", "mine.csv", "--target", "y", *missing)
         assert answer.code == 1
-        assert ("write all missing cells alike, as --missing takes one" in answer.err) == bool(missing)
+        alike = "write all missing cells alike, as --missing takes one ('NA' for these)"
+        assert (alike in answer.err) == bool(missing)
         assert ("--missing 'NA' to leave out such rows" in answer.err) != bool(missing)
 
 

@@ -48,7 +48,8 @@ def advise(arguments: argparse.Namespace) -> None:
     done = [m for m, cell in cells.items() if all(plan.states[fit.fit_id].name != "pending" for fit in cell.fits)]
     minutes = {m: len(c.fits) * plan.cost.seconds(c) * c.cores / 60 for m, c in cells.items() if m not in done}
     wanted = _affordable(minutes, arguments.minutes, least=2 - len(done))
-    print(f"{dataset.name}: {dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs")
+    alone = f"; of its targets {dataset.source.targets[0]} alone" * (len(dataset.source.targets) > 1)
+    print(f"{dataset.name}: {dataset.task}, {dataset.rows:,} rows x {dataset.columns} inputs{alone}")
     print(f"expected minutes of one core for {arguments.splits} splits at the budget of study {arguments.study}:")
     for method in sorted(cells, key=lambda m: minutes.get(m, 0.0)):
         shown = f"{minutes[method]:8.2f}" if method in minutes else f"{'ended':>8}"
@@ -59,9 +60,8 @@ def advise(arguments: argparse.Namespace) -> None:
         left = sum(minutes[method] for method in wanted)
         print(f"A quick study of {count(len(done) + len(wanted), 'method')} takes about {left:.1f} minutes of a core.")
         print("It says which of them is best here, and how certain that is.")
-        given = {key: value for key, usual in USUAL.items() if (value := getattr(arguments, key)) != usual}
-        again = ["gpbench advise", dataset.name, *(f"--{key} {value}" for key, value in given.items())]
-        print(f"next: {' '.join(again)} --run")
+        given = [f"--{key} {value}" for key, usual in USUAL.items() if (value := getattr(arguments, key)) != usual]
+        print(f"next: {' '.join(['gpbench advise', dataset.name, *given])} --run")
         return
     compared = [method for method in cells if method in done or (method in wanted and arguments.run)]
     quick = planning.make(where, arguments.study, f"{words} only=[{','.join(compared)}]")

@@ -192,10 +192,9 @@ def own_dataset(arguments: argparse.Namespace, where: Places) -> Dataset:
     keys = ("categorical", "drop", "missing", "task", "name")
     wishes = own.Wishes(arguments.target, **{key: getattr(arguments, key) for key in keys})
     dataset, left_out = own.add(arguments.table, wishes, where)
-    if wishes.missing and not left_out:
-        print(f"no row has a cell {wishes.missing!r}")
-    if left_out:
-        print(f"{left_out:,} of {dataset.rows + left_out:,} rows left out ({wishes.missing} cell)")
+    if wishes.missing:
+        some = f"{left_out:,} of {dataset.rows + left_out:,} rows left out ({wishes.missing} cell)"
+        print(some if left_out else f"no row has a cell {wishes.missing!r}")
     return dataset
 
 

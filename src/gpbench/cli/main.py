@@ -83,7 +83,8 @@ def _add_study_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _add_fit_commands(add: Callable[..., argparse.ArgumentParser]) -> None:
     command = add(fit, "fit one cell: method=dsvi dataset=boston split=0 (all: every row trains) method.layers=3")
-    command.add_argument("words", nargs="+", metavar="key=value")
+    text = "also replica, protocol, budget, trainer, dtype, tune, kind, noise_block, and keys of groups: docs/config.md"
+    command.add_argument("words", nargs="+", metavar="key=value", help=text)
     grammar.setting(command)
     command = add(why, "what changed since fits were made, or why they are skipped, missing or failed")
     text = "an identity; or dsvi/boston (method=dsvi dataset=boston), study=..., protocol=..., budget=..."
@@ -202,8 +203,9 @@ def _run(arguments: argparse.Namespace) -> str:
     where = places.find()
     words = planning.study_words(where, arguments.study, arguments.overrides)
     name = planning.run_name(*words)
-    if not (where.plans / f"{name}.json").is_file():
-        planning.make(where, *words)  # names what is mistyped
+    if not any(path.exists() for path in (where.plans / f"{name}.json", where.results / name)):
+        command = planning.make(where, *words).command  # names what is mistyped
+        raise UserError(f"{where.plans / name}.json is missing; `{command}` plans and runs the study")
     return name
 
 
@@ -268,14 +270,14 @@ def verdict(arguments: argparse.Namespace) -> None:
     from gpbench.study.results import collect as collecting
 
     where, name = places.find(), _run(arguments)
-    unmixed, lines = collecting.not_converged(where, name), collecting.not_done(where, name)
+    study_plan, unmixed = collecting.read_plan(where, name), collecting.not_converged(where, name)
+    lines = collecting.not_done(where, name)
     sys.stderr.writelines(f"{line}\n" for line in [*unmixed, *lines])
     if lines:
         failed = f"{count(len(lines), 'fit')} of {name} failed or {'are' if len(lines) > 1 else 'is'} missing"
-        raise UserError(f"{failed}; `gpbench retry` clears what failed")
-    skips = [cell.skip for cell in collecting.read_plan(where, name).cells]
-    if all(skips):
-        raise UserError(f"{name}: every fit is skipped, the first because: {skips[0]}")
+        raise UserError(f"{failed}; `gpbench retry` clears what failed, `{study_plan.command}` goes on")
+    if all(cell.skip for cell in study_plan.cells):
+        raise UserError(f"{name}: every fit is skipped, the first because: {study_plan.cells[0].skip}")
     but = f", but the fits of {count(len(unmixed), 'split')} have not converged" if unmixed else ""
     report = f"; open results/{name}/report.html" if (where.results / name / "report.html").is_file() else ""
     print(f"{name}: every fit is done{but}{report}")

@@ -155,7 +155,7 @@ def _refuse_text(path: Path, columns: Columns, wishes: Wishes) -> None:
     """Name all columns at once that are no numbers though neither classes nor categories, and what to do about them."""
     first, leave_out = wishes.targets[0], "--missing {} to leave out such rows"
     if wishes.missing:
-        leave_out = "write all missing cells alike, as --missing takes one"
+        leave_out = "write all missing cells alike, as --missing takes one ({} for these)"
     free = {*wishes.categorical, *([first] if wishes.task in CLASSES else [])}
     others = {name: [cell for cell in columns[name] if not _is_number(cell)] for name in columns if name not in free}
     texts = {name: cells for name, cells in others.items() if cells}

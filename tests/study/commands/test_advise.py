@@ -43,6 +43,11 @@ def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench
     assert again.out.splitlines()[-1] == answer.out.splitlines()[-1]
 
 
+def test_of_several_targets_it_is_said_which_one_the_advice_is_of(table, gpbench):
+    answer = gpbench("advise", table[0], "--target", "power", "sun", *table[3:])
+    assert answer.out.splitlines()[0] == "mine: regression, 60 rows x 1 inputs; of its targets power alone"
+
+
 def test_minutes_are_those_of_all_splits(table, gpbench, monkeypatch):
     monkeypatch.setattr(cost.CostModel, "seconds", lambda *_: 60.0)
     lines = gpbench("advise", *table).out.splitlines()

@@ -38,7 +38,7 @@ RAW = {
     "raw file that is not there": (
         None,
         {},
-        ["data/raw/mine.csv is missing and not pinned in data.dvc", "put it there"],
+        ["data/raw/mine.csv is missing and not pinned in data.dvc", "put it there or run `gpbench data pin NAME`"],
     ),
     "empty raw file": ("", {}, ["mine.csv has no rows"]),
     "not a number": ("1,2,0\n3,four,1\n5,6,0\n", {}, ["mine.csv, line 2, column 'x1': 'four' is not a finite number"]),

@@ -94,6 +94,10 @@ WORDS = {
     "no data set named": (("fit", "method=svgp"), ["gpbench fit needs dataset=NAME", "choose one of: abalone, "]),
     "identity of no fit": (("why", "abc"), ["no fit begins with 'abc' in ", "`gpbench plan`"]),
     "study that was not planned": (("collect", "default"), ["plans/default.json is missing", "`snakemake --cores 2"]),
+    "run that was not planned": (
+        ("crate", "default", "--set", "splits=2"),
+        [".json is missing; `snakemake --cores 2 --config study=default overrides=splits=2` plans and runs the study"],
+    ),
     "study that is none": (("collect", "defalt"), ["unknown study 'defalt'; did you mean 'default'"]),
     "given twice": (overrides("splits=2 splits=3"), ["splits is given twice, as 2 and 3"]),
     "given twice, once by the name of its group": (

@@ -159,7 +159,9 @@ def test_verdict_lists_failed_and_missing_fits(study, gpbench):
     answer = gpbench("verdict", name)
     assert answer.code == 1
     assert answer.err.splitlines()[:-1] == lines
-    assert answer.err.splitlines()[-1].startswith(f"gpbench: 6 fits of {name} failed or are missing; `gpbench retry`")
+    last = answer.err.splitlines()[-1]
+    assert last.startswith(f"gpbench: 6 fits of {name} failed or are missing; `gpbench retry` clears what failed, ")
+    assert f"`{collect.read_plan(where, name).command}` goes on" in last
 
 
 def test_verdict_of_a_complete_study(project, gpbench):

@@ -96,7 +96,7 @@ def _present(item: str, known: Pin | None, places: Places) -> bool:
     """Whether data/raw has the pinned file, or any if it is not pinned; UserError for a wrong one, which is kept."""
     path = places.raw / item
     if known is None and not path.is_file():
-        raise UserError(f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin`")
+        raise UserError(f"{path} is missing and not pinned in data.dvc; put it there or run `gpbench data pin NAME`")
     if known is not None and path.is_file() and (reason := wrong(path, known)):
         raise UserError(f"{path} is not the pinned file ({reason}); delete it to fetch it again")
     return path.is_file()
