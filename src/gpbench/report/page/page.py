@@ -140,10 +140,9 @@ def _findings(view: View) -> list[tuple[str, list[str]]]:
 def _differences(view: View, differences: list[dict]) -> str:
     rows = []
     for row in differences:
-        difference, lower, upper = (number(row[name]) for name in ("difference", "lower", "upper"))
-        methods = [view.labels[row[name]] for name in ("method", "best")]
-        place, told = [row["dataset"], row["metric"]], [f"{lower} to {upper}", number(row["p"], 2), row["n"]]
-        rows.append([*place, *methods, difference, *told])
+        cells = [row["dataset"], row["metric"], view.labels[row["method"]], view.labels[row["best"]]]
+        interval = f"{number(row['lower'])} to {number(row['upper'])}"
+        rows.append([*cells, number(row["difference"]), interval, number(row["p"], 2), row["n"]])
     head = ["data set", "metric", "method", "best", "difference", "95 % interval", "p", "splits"]
     note = "Paired over splits; resampled t interval of Nadeau and Bengio (2003), not corrected for several methods."
     return to_html(Table.of(rows, head, "Each method minus the best of its data set (lower is better)", note))

@@ -13,6 +13,7 @@ import pandas as pd
 from gpbench import config
 from gpbench.config.evidence import Claim, Evidence
 from gpbench.errors import count
+from gpbench.evaluation.compare import PairedDifference
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.papers import claims
 from gpbench.report.papers.claims import OURS, UNDECIDED, Result
@@ -71,20 +72,20 @@ def bullets(ours: list[Claim], runs: list[Counterparts], conf: Path) -> str:
 
 def _datasets(results: list[Result], most: int) -> str:
     """'yacht +0.43 [+0.31, +0.55], ...', or of many data sets how many, and between which they lie."""
-    means = [_of_metric(result)[0] for result in results if result.difference]
+    means = [_of_metric(r.comparison.metric, r.difference)[0] for r in results if r.difference]
     if len(results) > most and len(means) == len(results):
         return f"{len(results)} data sets ({min(means):+.2f} to {max(means):+.2f})"
-    return ", ".join(f"{r.dataset} {signed(*_of_metric(r), 2)}" if r.difference else r.dataset for r in results)
+    pairs = [(r.dataset, r.comparison.metric, r.difference) for r in results]
+    return ", ".join(f"{name} {signed(*_of_metric(metric, d), 2)}" if d else name for name, metric, d in pairs)
 
 
-def _of_metric(result: Result) -> tuple[float, float, float]:
-    """The difference (first - second) of the metric itself, where a result has that of losses, and its interval."""
-    assert (d := result.difference)
-    return (-d.mean, -d.upper, -d.lower) if _is_gain(result) else (d.mean, d.lower, d.upper)
+def _of_metric(metric: str, d: PairedDifference) -> tuple[float, float, float]:
+    """The difference (first - second) of the metric itself, from that of losses, and its interval."""
+    return (-d.mean, -d.upper, -d.lower) if _is_gain(metric) else (d.mean, d.lower, d.upper)
 
 
-def _is_gain(result: Result) -> bool:
-    return METRICS[result.comparison.metric].direction == "max"
+def _is_gain(metric: str) -> bool:
+    return METRICS[metric].direction == "max"
 
 
 def page(key: str, evidence: Evidence, card: pd.DataFrame, runs: list[Counterparts], conf: Path, errata: str) -> str:
@@ -159,7 +160,7 @@ def _not_judged(judged: list[list[Result]]) -> list[str]:
 def _relation(result: Result) -> str:
     """'DSVI-2 < SGP 100' of a loss, 'AA > SURR' of effective draws, by the labels of the run."""
     sign = {"better": "<", "equal": "=", "not worse": "≤"}[result.comparison.expect]
-    sign = sign.translate(str.maketrans("<≤", ">≥")) if _is_gain(result) else sign
+    sign = sign.translate(str.maketrans("<≤", ">≥")) if _is_gain(result.comparison.metric) else sign
     return f" {sign} ".join(result.labels)
 
 
@@ -182,11 +183,12 @@ def _headline(judged: list[list[Result]]) -> str:
 
 
 def _difference(result: Result) -> list[str]:
-    assert result.difference
-    cells = [result.protocol, result.dataset, _relation(result), METRICS[result.comparison.metric].label]
+    d, metric = result.difference, result.comparison.metric
+    assert d
+    cells = [result.protocol, result.dataset, _relation(result), METRICS[metric].label]
     sides = list(zip(result.runs, result.comparison.methods, strict=True))
     behind = "".join(f" ({run.view.labels.get(name, name)}: at most)" for run, name in sides if name == result.behind)
-    cells += [signed(*_of_metric(result)), number(result.p, 2), str(result.difference.n), result.kind + behind]
+    cells += [signed(*_of_metric(metric, d)), number(result.p, 2), str(d.n), result.kind + behind]
     of_dataset = [(run.view.done[run.view.done["dataset"] == result.dataset], method) for run, method in sides]
     fits = pd.concat([done[done["method"] == method] for done, method in of_dataset])
     return [*cells, f"{_evidence(result)}, commit {', '.join(commits(fits, 7, mark_dirty=True)) or 'unknown'}"]

@@ -166,8 +166,7 @@ def to_table(card: pd.DataFrame) -> Table:
 def show(card: pd.DataFrame) -> pd.DataFrame:
     """The columns of a scorecard that people read, as text."""
     rows = list(card.itertuples())
-    places = [5 if 0 < abs(row.published) < 0.01 else 0 if abs(row.published) >= 1000 else 3 for row in rows]
-    sized = list(zip(rows, places, strict=True))
+    sized = [(row, 5 if 0 < abs(row.published) < 0.01 else 0 if abs(row.published) >= 1000 else 3) for row in rows]
     columns = {
         "source": card["source"] + ", " + card["item"],
         "data set": card["dataset"],
