@@ -251,8 +251,9 @@ def test_labels_and_names_that_look_like_numbers_stay_texts(gpbench):
 def test_splits_list_a_target_of_their_own_name_apart(gpbench):
     write("mine.csv", ("part", "row"), [(i, i * i % 7) for i in range(20)])
     assert gpbench("data", "add", "mine.csv", "--target", "row").code == 0
-    listed = gpbench("data", "splits", "mine", "--split", "0").out.splitlines()
+    listed = gpbench("data", "splits", "mine", "--split", "0", "0").out.splitlines()
     assert listed[0] == "dataset,split,part,row,part_input,row_target"
+    assert len(listed) == 21
 
 
 @pytest.mark.parametrize(("cells", "code"), [("01 1", 1), ("1 1.0", 1), ("01 2", 0), ("01 1 a", 0)])

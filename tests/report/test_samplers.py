@@ -388,8 +388,11 @@ def test_tiles_are_shaded_and_numbered_by_medians_over_splits(view):
     rows = [("svgp", 0, 400, 1.05), ("svgp", 1, 400, 1.2), ("svgp", 2, 400, 1.9), ("svgp", 0, 800, 1.02)]
     rows += [("bsgp_1", 0, 400, 150.0), ("bsgp_1", 0, 800, 1.5)]
     r_hats = pd.DataFrame(rows, columns=["method", "split", "iteration", "r_hat"]).assign(dataset="boston")
-    axis = r_hat.tiles(view, r_hats).axes[0]
+    axis, without_chains = r_hat.tiles(view, r_hats).axes[:2]
     shades = np.ma.filled(axis.images[0].get_array().astype(float), np.nan)
     np.testing.assert_array_equal(shades, [[1, 0], [3, 2], [np.nan, np.nan]])
     assert [text.get_text() for text in axis.texts] == ["1.20", "1.02", ">99", "1.50"]
     assert axis.get_title("right") == "3 x 4 chains"
+    assert without_chains.get_title("right") == "no split with several chains"
+    assert without_chains.images[0].get_array().mask.all()
+    assert without_chains.get_xlim() == axis.get_xlim()

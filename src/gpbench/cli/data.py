@@ -217,7 +217,7 @@ def splits(arguments: argparse.Namespace) -> None:
     where = places.find()
     (dataset,) = _datasets(where, arguments.datasets)
     rows = Rows(where, config.compose(where.conf, "protocol", arguments.protocol), dataset.name)
-    pd.concat([rows.listed(split) for split in arguments.split]).to_csv(sys.stdout, index=False)
+    pd.concat([rows.listed(split) for split in dict.fromkeys(arguments.split)]).to_csv(sys.stdout, index=False)
 
 
 _BUNDLED = "ships inside a package, no raw files"

@@ -93,7 +93,7 @@ def _free_name(name: str, where: Places) -> str:
     if not OWN_NAME.fullmatch(name):
         raise UserError(f"{name!r} is not a name of a data set ({OWN_NAMES}); choose a --name")
     if existing := config.options(where.conf, "dataset").get(name):
-        raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file first")
+        raise UserError(f"data set {name!r} exists ({existing}); choose another --name, or delete that file if yours")
     return name
 
 

@@ -18,7 +18,7 @@ from gpbench.places import Places
 from gpbench.study import scoring
 from gpbench.study.records import MethodSettings, to_json
 from gpbench.study.results import collect
-from gpbench.study.storage import seals
+from gpbench.study.storage import committed, seals
 from gpbench.study.storage.store import Damaged, Store, Unreadable
 from handmade import CELL, finish, planned, record_of
 
@@ -254,7 +254,7 @@ def test_a_certificate_is_sealed_and_goes_with_a_copy(store, capfd, monkeypatch)
     assert store.certificate(source) == {}
 
 
-STUDY = dict.fromkeys(("name", "kind", "command", "protocol", "budget"), "some")
+STUDY = {key: kind() for key, kind in committed.FACTS.items()}
 STUDY |= {"methods": ["constant"], "datasets": ["boston"], "expected": [["constant", "boston", 0]]}
 RECORD = "fit_id,method,dataset,split,replica,status\n{},constant,boston,0,0,done\n"
 

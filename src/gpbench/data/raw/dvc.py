@@ -13,8 +13,7 @@ from gpbench.places import Places
 
 def cached(md5: str, places: Places) -> Path:
     """Path of a file in DVC's cache, which `dvc cache dir` may have moved."""
-    folder = places.root / ".dvc" / (_setting("cache", "dir", places) or "cache")
-    return folder / "files" / "md5" / md5[:2] / md5[2:]
+    return places.root / ".dvc" / (_setting("cache", "dir", places) or "cache") / "files" / "md5" / md5[:2] / md5[2:]
 
 
 def remote(places: Places) -> str:

@@ -72,8 +72,7 @@ def _sklearn(dataset: Dataset, raw: Path) -> Table:
     item = dataset.source.item
     loader = _loader(datasets, f"load_{item}", dataset)
     bunch = loader(**({"scaled": False} if item == "diabetes" else {}))
-    names = [str(name).replace(" ", "_") for name in bunch.feature_names]
-    return _bundled(dataset, bunch.data, bunch.target, names)
+    return _bundled(dataset, bunch.data, bunch.target, [str(name).replace(" ", "_") for name in bunch.feature_names])
 
 
 def _mlxtend(dataset: Dataset, raw: Path) -> Table:

@@ -50,9 +50,10 @@ def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
     """One row per method, one tile per checkpoint."""
     height = 0.5 + 0.17 * len(view.methods) * canvas.row(view)
     figure, axes = canvas.titled(view.datasets, height, 3, "kept draws", sharey=True)
+    checkpoints = sorted(r_hats["iteration"].unique())
     for axis, _, of_dataset in canvas.by_dataset(axes, view.datasets, r_hats):
-        median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack().reindex(view.methods)
-        values = median.to_numpy(float)
+        median = of_dataset.groupby(["method", "iteration"])["r_hat"].median().unstack()
+        values = median.reindex(view.methods, columns=checkpoints).to_numpy(float)
         shade = np.where(np.isnan(values), np.nan, np.digitize(values, THRESHOLDS))
         axis.imshow(shade, cmap=ListedColormap(list(SHADES.values())), vmin=-0.5, vmax=3.5, aspect="auto")
         for (row, column), value in np.ndenumerate(values):
@@ -60,7 +61,7 @@ def tiles(view: View, r_hats: pd.DataFrame) -> Figure:
                 ink = "white" if value >= THRESHOLDS[1] else "black"
                 text = f"{value:.2f}" if value < 10 else f"{value:.0f}" if value < 100 else ">99"
                 axis.text(column, row, text, ha="center", va="center", fontsize=5.5, color=ink)
-        axis.set_xticks(range(values.shape[1]), [f"{t:,.0f}" for t in median.columns], rotation=30, ha="right")
+        axis.set_xticks(range(len(checkpoints)), [f"{t:,.0f}" for t in checkpoints], rotation=30, ha="right")
         axis.grid(False)
         canvas.remark(axis, _chains(of_dataset, view))
     canvas.name_rows(axes[0], view)

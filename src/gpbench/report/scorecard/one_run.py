@@ -191,7 +191,7 @@ def _remarks(row: Any) -> str:
 def rows_for_study(view: View, published: pd.DataFrame) -> pd.DataFrame:
     """The published rows of the papers that a study compares itself with; UserError for an unknown paper."""
     known = sorted(published["source"].unique())
-    keys = known if view.study["published"] is None else view.study["published"]
+    keys = known if (named := view.study.get("published")) is None else named
     config.require_known("citation key", keys, known, f"published of study {view.study['name']!r}")
     return published[published["source"].isin(keys)]
 

@@ -43,8 +43,9 @@ CURVES = {
 }
 """CSV files beside scores.csv, with their columns (see `gpbench.study.results.curves`); records of before lack them."""
 NAMES = ("fit_id", "of", "measured")  # columns of CURVES that hold text; the others hold numbers
-FACTS: dict[str, type] = dict.fromkeys(("name", "kind", "command", "protocol", "budget"), str)
-FACTS |= dict.fromkeys(("methods", "datasets", "expected"), list)  # expected: methods, data sets and splits
+FACTS: dict[str, type] = dict.fromkeys(("name", "title", "kind", "command", "protocol", "budget"), str)
+FACTS |= dict.fromkeys(("methods", "datasets", "expected", "tables", "pairs"), list)
+FACTS |= dict.fromkeys(("settings", "reported"), dict)
 RESTORE = "restore it by `git checkout`"
 CUT_SHORT = "the line is cut short"
 
