@@ -205,7 +205,7 @@ def test_an_unknown_data_set_of_a_known_family_is_less_certain_than_a_known_one(
     known = [sd for place, sd in spread.items() if place.dataset != "data5"]
     new = [sd for place, sd in spread.items() if place.dataset == "data5"]
     never = math.sqrt(CostModel([], columns, DECLARED).rate([fits[0].place])[1][0, 0])
-    assert costs.CELL < max(known) < 1.5 * costs.CELL
+    assert costs.FIT < max(known) < 1.5 * costs.FIT
     assert 2 * max(known) < min(new) <= max(new) < never
 
 
@@ -301,11 +301,11 @@ def test_fits_that_end_by_themselves_cost_what_their_steps_are_likely_to(project
     assert plan.cost.steps(cell, 1e3) == pytest.approx(cell.what.steps)
     assert plan.cost.steps(wanted(make(), "svgp", "wine")) == wanted(make(), "svgp", "wine").what.steps
     finish(store, cell, cell.fits[0], steps_done=800)
-    # the posterior of a normal mean of prior variance 0.8^2 after one observation of variance 0.5^2, and of another one
-    spread = math.sqrt(1 / (1 / 0.8**2 + 1 / 0.5**2) + 0.5**2)
+    # the posterior of a normal mean of prior variance 2^2 after one observation of variance 0.5^2, and of another one
+    spread = math.sqrt(1 / (1 / 2**2 + 1 / 0.5**2) + 0.5**2)
     learned = make(overrides).cost
     assert learned.steps(cell, -1.0) == pytest.approx(learned.steps(cell) * math.exp(-spread))
-    assert plan.cost.steps(cell, -1.0) == pytest.approx(costs.LIKELY_STEPS * math.exp(-math.hypot(0.8, 0.5)))
+    assert plan.cost.steps(cell, -1.0) == pytest.approx(costs.LIKELY_STEPS * math.exp(-math.hypot(2, 0.5)))
     assert 800 < learned.steps(cell) < 1200
     assert learned.steps(wanted(plan, "svgp", "boston")) == learned.steps(cell)
     capped = wanted(plan, "exact_gp", "boston")

@@ -31,7 +31,7 @@ command must belong to one run (`conf/paper/` lists the methods and data sets of
 hold the printed numbers beside ours, with a verdict for each; column *verdicts* counts those of today's scorecard.
 
 **2 cores**: expected minutes at the stated budget, by the model of `gpbench cost` from the committed records alone;
-where no record is similar, rough coefficients, which are wrong by a factor of three or more in one cell of five.
+where no record is similar, rough coefficients, which are wrong by a factor of three or more in two cells of five.
 **One GPU**: expected minutes, as starting operations takes the time (fitted to docs/gpu.md): {LAUNCH * 1e6:.0f} µs for
 each of the `operations_per_layer` that a method declares, with all splits and replicas of a cell in one batch
 (`overrides="trainer=gpu"`); methods that declare none as on two cores. **State**: *available*, but not run; *has

@@ -2,19 +2,19 @@
 
     log(seconds a step) = log(seconds_per_step) + p a + 0.4 b + g + m,  a = log(rows / 500), b = log(columns / 10),
                           with seconds_per_step and the power p of the rows as the method declares them
-    cov(g, g')          = [same family] (0.7² + 0.3² a a' + 0.3² b b' + 0.9² [same settings] + 0.5² [same data set])
-                          + 0.25² [same cell]
+    cov(g, g')          = [same family] (0.7² + 0.3² a a' + 0.3² b b' + 1.2² [same settings] + 0.35² [same data set]
+                                         + 0.3² [same of both]) + 0.25² [same fit]
 
 m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does then. Committed fits were made elsewhere:
 their seconds are multiplied by the factor of this machine, log factor ~ N(0, 0.7²), as learnt from the fits of its
-store. The logarithms have those standard deviations because they were about the most likely ones for 323 cells of nine
-earlier runs on two cores; of these the declared seconds alone were within a factor of three in four cells of five.
-Seconds are those of the clock: training, the looks at held-out rows on the way, prediction and writing.
+store. Those standard deviations were about the most likely ones for the 846 cells that several machines had recorded by
+November 2026; of these the declared seconds alone are within a factor of three in three of five, within ten in seven of
+eight. Seconds are those of the clock: training, looks at held-out rows on the way, prediction and writing.
 
 A fit that ends once it has converged takes at most the steps of its budget. How many is learnt from the fits of its
 family and budget, of its own place where there are some:
 
-    log steps ~ N(s, 0.5²) of each fit, and s ~ N(log(LIKELY_STEPS), 0.8²) of its family before any is seen
+    log steps ~ N(s, 0.5²) of each fit, and s ~ N(log(LIKELY_STEPS), 2²) of its family before any is seen
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ from gpbench.study.records import Address, Cell, Cost, FitRecord, Planned
 from gpbench.study.storage import committed
 
 COLUMNS_POWER = 0.4
-FAMILY, SLOPE, SETTINGS, DATASET, CELL, MACHINE = 0.7, 0.3, 0.9, 0.5, 0.25, 0.2
+FAMILY, SLOPE, SETTINGS, DATASET, CELL, FIT, MACHINE = 0.7, 0.3, 1.2, 0.35, 0.3, 0.25, 0.2
 ELSEWHERE = 0.7
 UNMEASURED_MB = 2000
-LIKELY_STEPS, STEPS_OF_FAMILY, STEPS_OF_FIT = 2000, 0.8, 0.5
+LIKELY_STEPS, STEPS_OF_FAMILY, STEPS_OF_FIT = 2000, 2.0, 0.5
 MEASURED = ("started", "ended", "seconds_train", "seconds_predict", "seconds_shared_by", "peak_memory_mb", "n_train")
 """Columns of a scores.csv without which a row tells nothing of cost, as a score of others."""
 SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the store
@@ -133,7 +133,7 @@ class CostModel:
 
     def rate(self, places: list[Place]) -> tuple[np.ndarray, np.ndarray]:
         """Mean `[C]` and covariance `[C, C]` of the log seconds a step of some places of one family."""
-        mean, cov = self._mean(places), self._cov(places, places) + CELL**2 * np.eye(len(places))
+        mean, cov = self._mean(places), self._cov(places, places) + FIT**2 * np.eye(len(places))
         known = self._posterior(places[0].family)
         if not known.places:
             return mean, cov
@@ -168,7 +168,7 @@ class CostModel:
         if not places:
             return Posterior([], np.zeros(0), np.zeros((0, 0)))
         left = np.array([np.mean(rates) for rates in measured.values()]) - self._mean(places)
-        cov = self._cov(places, places) + CELL**2 * np.eye(len(places))
+        cov = self._cov(places, places) + FIT**2 * np.eye(len(places))
         return Posterior(places, np.linalg.solve(cov, left), np.linalg.cholesky(cov))
 
     def _mean(self, places: list[Place]) -> np.ndarray:
@@ -177,11 +177,11 @@ class CostModel:
         return math.log(declared.seconds_per_step) + declared.rows_power * rows + COLUMNS_POWER * columns
 
     def _cov(self, one: list[Place], other: list[Place]) -> np.ndarray:
-        """Of g, without the term of single cells."""
+        """Of g, without the term of single fits."""
         settings = np.array([[a.settings == b.settings for b in other] for a in one])
-        dataset = np.array([[a.dataset == b.dataset for b in other] for a in one])
+        data = np.array([[a.dataset == b.dataset for b in other] for a in one])
         sizes = sum(np.outer(a, b) for a, b in zip(self._sizes(one), self._sizes(other), strict=True))
-        return FAMILY**2 + SLOPE**2 * sizes + SETTINGS**2 * settings + DATASET**2 * dataset
+        return np.asarray(FAMILY**2 + SLOPE**2 * sizes + (SETTINGS**2 + CELL**2 * data) * settings + DATASET**2 * data)
 
     def _sizes(self, places: list[Place]) -> tuple[np.ndarray, np.ndarray]:
         """log(rows / 500) and log(columns / 10)."""

@@ -131,7 +131,7 @@ def lines(estimate: Estimate, cores: int = 2) -> list[str]:
         f"{cores} cores: {show(estimate.wall(cores))}",
         f"memory: a job asks for {estimate.memory_mb / 1024:.1f} GB at most",
         f"known from: {kinds.count('measured')} cells measured, {kinds.count('near')} near (others of the family are), "
-        f"{kinds.count('unmeasured')} unmeasured (from what their methods declare, most within a factor of 3)",
+        f"{kinds.count('unmeasured')} unmeasured (from what their methods declare, often wrong by a factor of 3)",
     ]
     if total:
         head.append(f"check: {inside} of {total} measured cells lie in their {LEVEL:.0%} interval when left out")
