@@ -59,3 +59,24 @@ def test_many_rows_are_thinned(monkeypatch):
     x = np.random.default_rng(0).standard_normal((500, 2))
     assert inducing.kmeans(x, 5, np.random.default_rng(0)).shape == (5, 2)
     assert set(clustered) == {50}
+
+
+@pytest.mark.parametrize("choose", [inducing.kmeans, inducing.rows])
+def test_repeats_are_moved_by_a_hundredth_of_a_standard_deviation_of_each_input(choose):
+    size = np.array([1.0, 1000.0, 5.0])
+    x = size * [[-1, -1, 1], [-1, 1, 1], [1, -1, 1], [1, 1, 1]]
+    z = choose(x, 2004, np.random.default_rng(0))[4:]
+    # an input that does not vary counts as one of standard deviation 1
+    np.testing.assert_allclose((z - size * np.sign(z)).std(0), [0.01, 10.0, 0.01], rtol=0.1)
+
+
+def test_random_rows_are_drawn_from_all_rows(monkeypatch):
+    monkeypatch.setattr(inducing, "MAX_ROWS", 100)
+    x = np.arange(400.0)[:, None]
+    z = np.concatenate([inducing.rows(x, 20, np.random.default_rng(seed))[:, 0] for seed in range(50)])
+    assert set(z) <= set(x[:, 0])
+    np.testing.assert_allclose([z.mean(), z.std()], [x.mean(), x.std()], rtol=0.1)
+    monkeypatch.setattr(inducing, "MAX_ROWS", 400)
+    every = [set(inducing.rows(x, 20, np.random.default_rng(seed))[:, 0]) for seed in range(2)]
+    assert [len(one) for one in every] == [20, 20]
+    assert every[0] != every[1]
