@@ -57,8 +57,9 @@ def test_the_first_columns_are_those_of_the_pivots():
 def test_a_matrix_of_low_rank_is_found_and_further_columns_are_no_numbers_of_note():
     generator = torch.Generator().manual_seed(1)
     root = torch.randn(1, 1, 12, 3, generator=generator, dtype=torch.float64)
-    _, columns, rest = approximate(root @ root.mT, 5)
+    pivots, columns, rest = approximate(root @ root.mT, 5)
     assert columns.isfinite().all()
+    assert pivots.unique().numel() == 5  # no row twice, though no variance is left
     torch.testing.assert_close(columns[..., :3] @ columns[..., :3].mT, root @ root.mT, rtol=0, atol=1e-12)
     assert rest.max() < 1e-12
 
@@ -67,3 +68,10 @@ def test_rewhitening_onto_the_same_pivots_returns_the_same_variables():
     _, columns, _ = approximate(matrix(), 6)
     xi = torch.randn(1, 2, 6, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     torch.testing.assert_close(aca.rewhiten(columns, columns @ xi), xi, rtol=1e-8, atol=1e-8)
+
+
+def test_rewhitening_with_jitter_solves_the_normal_equations_of_ridge_regression():
+    _, columns, _ = approximate(matrix(), 6)
+    u = torch.randn(1, 2, 20, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    expected = torch.linalg.solve(columns.mT @ columns + 0.3 * torch.eye(6).double(), columns.mT @ u)
+    torch.testing.assert_close(aca.rewhiten(columns, u, 0.3), expected, rtol=1e-9, atol=1e-9)

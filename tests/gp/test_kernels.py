@@ -91,3 +91,10 @@ def test_gradient_agrees_with_finite_differences(data):
     values = [0.5 + torch.rand(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     inputs = [value.requires_grad_(number not in data) for number, value in enumerate(values)]
     assert torch.autograd.gradcheck(kernels.rbf, inputs)
+
+
+def test_a_lengthscale_starts_at_the_root_of_the_total_variance_of_the_inputs():
+    x = np.random.default_rng(0).normal(size=(2, 50, 3)) * [1.0, 5.0, 0.2] + [3.0, -7.0, 0.0]
+    found = kernels.start_lengthscale(torch.from_numpy(x))
+    np.testing.assert_allclose(found, np.sqrt(x.var(1).sum(1)), rtol=1e-12)
+    np.testing.assert_array_equal(kernels.start_lengthscale(torch.from_numpy(x), 0.7), [0.7, 0.7])

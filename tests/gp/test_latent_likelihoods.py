@@ -108,3 +108,13 @@ def test_the_predictive_is_the_integral_over_f(name):
     # a Gaussian mixture of 20 points for volatility, quadrature or a closed form for the others
     tolerance = 0.02 if name == "volatility" else 1e-5
     assert float(np.exp(predictive.log_prob(target)).item()) == pytest.approx(expected, rel=tolerance)
+
+
+def test_ordered_classes_are_nearly_equally_likely_a_priori():
+    """At f ~ N(0, e^2), seen through noise of standard deviation 1/2, between thresholds that are fixed."""
+    edges = math.e * stats.norm.ppf(np.linspace(0, 1, 6))
+    expected = np.diff(stats.norm.cdf(edges, scale=math.sqrt(math.e**2 + 0.25)))
+    zero = torch.zeros(1, 1, dtype=F64)
+    found = likelihood("ordinal").predictive(zero, zero + math.e**2).probabilities()[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    np.testing.assert_allclose(found, 0.2, rtol=0.02)

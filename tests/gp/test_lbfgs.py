@@ -89,3 +89,21 @@ def test_tensors_by_name_are_flattened_and_back():
     value, gradient = lbfgs.of_params(lambda params: params["a"].square().sum()[None] + 3 * params["b"], like)(flat)
     assert float(value) == pytest.approx(float(like["a"].square().sum() + 3 * like["b"]))
     torch.testing.assert_close(gradient, lbfgs.flatten({"a": 2 * like["a"], "b": torch.full_like(like["b"], 3.0)}))
+
+
+@pytest.mark.parametrize(("tolerance", "steps"), [(1e9, 5), (0.0, 50)])
+def test_it_ends_where_a_tenth_of_the_iterations_gains_too_little(tolerance, steps):
+    start = torch.full((10,), -0.5, dtype=torch.float64)
+    search = lbfgs.start(rosenbrock, start)
+    for _ in range(steps):
+        search = lbfgs.step(rosenbrock, search)
+    assert not search.ended
+    assert torch.equal(lbfgs.minimise(rosenbrock, start, 50, tolerance), search.x)
+
+
+def test_a_step_along_which_f_curves_down_leaves_no_pair():
+    """The cosine from its top: with such a pair the inverse Hessian would not be definite."""
+    search = lbfgs.start(lambda x: (x.cos().sum(), -x.sin()), torch.tensor([0.1], dtype=torch.float64))
+    search = lbfgs.step(lambda x: (x.cos().sum(), -x.sin()), search)
+    assert 0.1 < search.x < 1
+    assert search.pairs == []

@@ -50,6 +50,12 @@ def test_jitter_is_raised_tenfold_until_it_is_enough():
     assert factor.isfinite().all()
 
 
+@pytest.mark.parametrize(("least", "is_mended"), [(-1.8e-4, True), (-2.2e-4, False)])
+def test_a_matrix_that_needs_more_than_1e_4_of_its_diagonal_has_no_factor(least, is_mended):
+    matrix = torch.diag(torch.tensor([3.0 - least, 3.0, least], dtype=torch.float64))[None] / 2  # of mean diagonal 1
+    assert bool(linalg.cholesky(matrix, "layer1").isfinite().all()) == is_mended
+
+
 @pytest.mark.parametrize("broken", [float("nan"), -1.0])
 def test_hopeless_replica_is_reported_and_leaves_factor_and_gradient_of_the_others_alone(broken):
     matrix = definite()

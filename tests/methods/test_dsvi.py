@@ -208,6 +208,18 @@ def test_hidden_layers_have_no_more_outputs_than_there_are_inputs(hidden_width, 
     assert state.params["layer2.inducing_inputs"].shape == (1, 6, outputs)
 
 
+def test_hidden_layers_start_with_little_variance_and_an_outputscale_of_their_own():
+    settings = {"inner_chol_factor": 1e-3, "inner_outputscale": 0.2, "outputscale": 3.0, "layer_noise_variance": 0.01}
+    method = dsvi.Method(dsvi.Hyperparameters(num_inducing=4, **settings), "regression")
+    params = method.start(cases.training_set(*cases.problem("regression")), cases.keys(1)).params
+    eye = torch.eye(4, dtype=torch.float64).expand(1, 3, 4, 4)
+    torch.testing.assert_close(params["layer1.whitened_chol"], 1e-3 * eye)
+    torch.testing.assert_close(params["layer2.whitened_chol"], eye[:, :1])
+    scales = [params[name].exp().item() for name in ("layer1.log_outputscale", "layer2.log_outputscale")]
+    assert scales == pytest.approx([0.2, 3.0])
+    assert params["layer1.log_noise_variance"].exp().item() == pytest.approx(0.01)
+
+
 def test_a_draw_is_one_function_whatever_the_rows():
     deep = method(layer_noise_variance=1e-20)
     batch, state = start(deep)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy import special
+from scipy import special, stats
 
 from gpbench.methods import pbp
 from gpbench.methods.pbp import Layer
@@ -166,6 +166,30 @@ def test_weights_that_the_data_have_not_touched_are_left_alone():
     prior.refine([layer])
     np.testing.assert_array_equal(layer.mean, [[0.5, -0.2]])
     assert (prior.a, prior.b) == (6.0, 6.0)
+
+
+def test_a_network_starts_at_the_mean_variance_of_its_prior_and_predicts_with_that_of_its_noise():
+    method = pbp.Method(pbp.Hyperparameters(), "regression")
+    layer = method.start(99, 200, np.random.default_rng(0))
+    np.testing.assert_allclose(layer.variance, stats.invgamma(6, scale=6).mean())
+    assert layer.mean.std() == pytest.approx(0.1, rel=0.02)
+    nothing = [np.zeros((3, 3)), np.zeros((1, 4))]
+    little = [np.full_like(part, 1e-12) for part in nothing]
+    predictive = method.predict({"means": nothing, "variances": little, "noise": (3.0, 2.0)}, np.ones((2, 2)))
+    np.testing.assert_allclose(predictive.variance(), stats.invgamma(3, scale=2).mean(), rtol=1e-9)
+
+
+def test_a_pass_takes_every_row_in_a_new_order_and_ends_with_the_prior(monkeypatch):
+    taken, include, refine = [], pbp.include, pbp.Prior.refine
+    monkeypatch.setattr(pbp, "include", lambda *of: taken.append(float(of[2][0])) or include(*of))
+    monkeypatch.setattr(pbp.Prior, "refine", lambda *of: taken.append(None) or refine(*of))
+    method = pbp.Method(pbp.Hyperparameters(units=2, passes=3), "regression")
+    rows = np.arange(8.0)[:, None] / 8
+    method.fit(rows, rows, np.random.default_rng(0))
+    passes = [tuple(taken[first : first + 9]) for first in (0, 9, 18)]
+    assert [one[-1] for one in passes] == [None] * 3
+    assert all(sorted(one[:-1]) == rows[:, 0].tolist() for one in passes)
+    assert len({*passes, (*rows[:, 0], None)}) == 4
 
 
 @pytest.mark.slow
