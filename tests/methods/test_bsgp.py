@@ -7,6 +7,7 @@ import pytest
 import torch
 from bsgp_cases import TOY_MEAN, TOY_SD, log_likelihood, posterior_covariance, toy
 from gp_cases import each, noise_size, split
+from scipy import stats
 
 from gpbench.methods.base import State
 from gpbench.methods.bsgp import Hyperparameters, Method
@@ -147,6 +148,22 @@ def test_a_hidden_layer_without_amplitude_changes_nothing():
     expected = shallow.propagate(shallow.layers(reference.params), {}, data.full().x, hidden[:0])
     torch.testing.assert_close(mean, expected[0], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(variance, expected[1], rtol=1e-4, atol=1e-4)
+
+
+def test_the_prior_is_scipys_and_the_window_as_long_as_asked_for():
+    """Up to a constant, so between two states, of two layers."""
+    method, values = small(layers=2, sampled="u_theta_z"), []
+    state = method.start(training_set(counts=(40,)), KEYS[:1])
+    moved = {name: value + 0.1 * torch.randn_like(value) for name, value in state.params.items()}
+    for params in (state.params, moved):
+        expected = sum(
+            stats.norm.logpdf(value, math.log(0.05) if name.endswith("outputscale") else 0.0).sum()
+            for name, value in params.items()
+            if name != "log_noise_variance"
+        )
+        values.append(method.log_prior(method.layers(params), params).item() - expected)
+    assert values[0] == pytest.approx(values[1], abs=1e-9)
+    assert state.memory["window"].shape[1] == 3
 
 
 @pytest.mark.parametrize(("task", "layers"), [("regression", 2), ("multiclass", 1)])

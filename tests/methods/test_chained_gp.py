@@ -50,7 +50,7 @@ def divergence(state) -> float:
     return total
 
 
-GRID = np.linspace(-9, 9, 2001)
+GRID = np.linspace(-9, 9, 151)
 NORMAL = stats.norm.pdf(GRID) / stats.norm.pdf(GRID).sum()
 
 
@@ -68,7 +68,6 @@ def expected(ours, state, y, mean, variance) -> float:
 
 @pytest.mark.parametrize("likelihood", PROCESSES)
 @pytest.mark.parametrize("targets", [1, 2])
-@pytest.mark.slow
 def test_the_bound_is_that_of_a_dense_sum_over_f_and_g(likelihood, targets):
     ours = method(likelihood, targets)
     state, batch = problem(ours)
@@ -230,6 +229,11 @@ def test_nan_stays_in_its_replica(likelihood):
     linalg.events()
     cases.assert_nan_stays_in_its_replica(method(likelihood), "regression")
     linalg.events()
+
+
+def test_the_degrees_of_freedom_start_where_they_are_set():
+    state = method("student_t", degrees_of_freedom=7.0).start(cases.training_set(cases.X, cases.Y), cases.keys(1))
+    assert chained_gp.freedom(state.params).item() == pytest.approx(7)
 
 
 def test_what_is_fixed_stays():

@@ -6,6 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+from scipy import stats
+from sklearn import metrics
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, cross_val_predict
 
 from gpbench.errors import UserError
 from gpbench.methods import constant, gradient_boosting, linear
@@ -93,6 +98,25 @@ def test_boosting_variance_is_held_out_error():
     assert ((predictive.mean() - y) ** 2).mean() < model["held_out_loss"][0]
 
 
+@pytest.mark.parametrize(("task", "loss"), [("regression", "mean_squared_error"), ("binary", "log_loss")])
+def test_boosting_takes_the_setting_and_the_number_of_trees_of_the_least_held_out_loss(task, loss, monkeypatch):
+    """Of two settings, by scikit-learn's cross-validation; the fast one overfits before its trees are over."""
+    x, y = data(task)
+    settings = iter([{"learning_rate": 1e-3}, {"learning_rate": 0.7}])
+    monkeypatch.setattr(gradient_boosting, "draw_setting", lambda rng: {"min_samples_leaf": 3, **next(settings)})
+    _, model = fitted(gradient_boosting, task)
+    (chosen,), (held_out,) = model["estimators"], model["held_out_loss"]
+    assert chosen.learning_rate == 0.7
+    assert 1 < chosen.n_iter_ < SMALL[gradient_boosting]["iterations"]
+    folds = KFold(3, shuffle=True, random_state=chosen.random_state)
+    losses = []
+    for trees in range(chosen.n_iter_ - 1, chosen.n_iter_ + 2):
+        of_trees = clone(chosen).set_params(max_iter=trees)
+        how = {"cv": folds, "method": "predict" if task == "regression" else "predict_proba"}
+        losses.append(getattr(metrics, loss)(y, cross_val_predict(of_trees, x, y.squeeze(), **how)))
+    assert losses[1] == min(losses) == pytest.approx(held_out)
+
+
 def test_boosting_variance_is_honest_on_new_rows():
     rng = np.random.default_rng(1)
     x = rng.uniform(-1, 1, (2400, 1))
@@ -111,6 +135,38 @@ def test_a_class_unseen_in_training_keeps_some_mass(module):
     probs = method.predict(method.fit(x, 2 * y, np.random.default_rng(0)), x).probabilities()
     np.testing.assert_allclose(probs[:, 1], 1 / 123)
     np.testing.assert_allclose(probs.sum(1), 1)
+
+
+def test_logistic_regression_has_the_penalty_of_the_best_held_out_log_probability():
+    x, y = data("multiclass")
+    method, model = fitted(linear, "multiclass")
+    seed = int(np.random.default_rng(0).integers(2**31))
+    folds = KFold(5, shuffle=True, random_state=seed)
+    machines = [LogisticRegression(C=strength, max_iter=2000) for strength in linear.STRENGTHS]
+    held_out = [cross_val_predict(one, x, y, cv=folds, method="predict_proba") for one in machines]
+    best = machines[int(np.argmin([metrics.log_loss(y, probs) for probs in held_out]))].fit(x, y)
+    assert model["strength"] == best.C not in (linear.STRENGTHS[0], linear.STRENGTHS[-1])
+    np.testing.assert_allclose(method.predict(model, x).probabilities(), best.predict_proba(x), atol=1e-3)
+
+
+def test_several_targets_have_a_fit_each():
+    x, y = data("regression")
+    both = np.column_stack([y, np.cos(x[:, 2])])
+    for module in (linear, gradient_boosting):
+        method = module.Method(module.Hyperparameters(**SMALL[module]), "regression", num_targets=2)
+        predictive = method.predict(method.fit(x, both, np.random.default_rng(0)), x)
+        error = ((predictive.mean() - both) ** 2).mean(0)
+        assert (error < both.var(0)).all()
+        assert (np.abs(np.log(predictive.variance().mean(0) / error)) < 1.5).all()
+
+
+def test_counts_have_the_posterior_mean_rate_of_jeffreys_prior():
+    """Gamma(sum y + 1/2, rate n)."""
+    method = constant.Method(constant.Hyperparameters(), "counts")
+    model = method.fit(np.zeros((4, 1)), np.array([[0.0], [3.0], [1.0], [2.0]]), np.random.default_rng(0))
+    predictive = method.predict(model, np.zeros((2, 1)))
+    np.testing.assert_allclose(predictive.mean(), stats.gamma(6.5, scale=1 / 4).mean())
+    np.testing.assert_allclose(predictive.log_prob([[2.0], [0.0]])[:, 0], stats.poisson.logpmf([2, 0], 6.5 / 4))
 
 
 def test_linear_refuses_a_single_class():

@@ -107,6 +107,14 @@ def test_each_kept_state_predicts_with_its_own_noise():
     assert (together.component_variance[1] < together.component_variance[0]).all()
 
 
+def test_the_walk_of_the_noise_has_its_step():
+    state = chains(bumps(), noise="sampled")
+    before = state.params[NOISE].clone()
+    jump, accepted = torch.tensor([2.0]).double(), torch.tensor([-10.0]).double()
+    method(noise="sampled", noise_step=0.05).step_noise(state, jump, accepted)
+    torch.testing.assert_close(state.params[NOISE], before + 0.1)
+
+
 @pytest.mark.parametrize(("noise", "normals"), [("fixed", 1 + MAX_TRIES), ("sampled", 3 + MAX_TRIES)])
 def test_a_fixed_noise_takes_no_further_random_numbers(noise, normals):
     state = chains(bumps(), noise=noise)

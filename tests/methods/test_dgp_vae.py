@@ -79,8 +79,10 @@ def test_functions_start_at_the_networks():
     ours, data = method(num_inducing=6, jitter=1e-8), cases.training_set(*cases.problem("regression"))
     state = ours.start(data, cases.keys(1))
     z = state.params["layer1.inducing_inputs"]
-    mean, _ = propagation.moments(ours.layers(state)[0], z)
+    mean, variance = propagation.moments(ours.layers(state)[0], z)
     torch.testing.assert_close(mean, ours.recognise(state.params, "layer1", z), rtol=1e-5, atol=1e-5)
+    # a tenth of the standard deviation of the prior, whose outputscale is 1
+    torch.testing.assert_close(variance.sqrt(), torch.full_like(variance, 0.1), rtol=1e-5, atol=0)
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import gp_cases as cases
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -96,6 +97,15 @@ def test_batched_is_looped(settings):
 @pytest.mark.parametrize("settings", [{}, ITERATIVE], ids=["few", "many"])
 def test_nan_stays_in_its_replica(settings):
     cases.assert_nan_stays_in_its_replica(method(**settings), "regression")
+
+
+def test_the_gp_starts_where_gpytorchs_does():
+    """Its lengthscale in ranges of features from -0.95 to 0.95."""
+    kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+    noise = gpytorch.likelihoods.GaussianLikelihood()
+    hyper = dkl.Hyperparameters()
+    expected = kernel.base_kernel.lengthscale.item() / 1.9, kernel.outputscale.item(), noise.noise.item()
+    assert (hyper.lengthscale, hyper.outputscale, hyper.noise_variance) == pytest.approx(expected, abs=0.006)
 
 
 def test_a_grid_that_is_too_large_is_refused():

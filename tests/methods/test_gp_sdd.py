@@ -99,6 +99,18 @@ def test_a_step_has_the_momentum_the_averaging_and_the_block_that_are_set(averag
     torch.testing.assert_close(state.params["mean"], second)
 
 
+def test_the_objective_is_the_dual_one_of_the_targets():
+    """1/2 alpha^T A alpha - alpha^T y where a step takes all coordinates and has no momentum, alpha that before it."""
+    train, made = rows(20, targets=2), method(targets=2, coordinates=20, momentum=0.0, draws=5)
+    state, numbers = made.init(train, KEY), torch.randn(1, 20, 1, dtype=torch.float64)
+    for step in range(2):
+        alpha = state.memory["alpha"][0, :, :2].clone()
+        objective = made.step(state, train, Noise(numbers[..., 0], numbers), step, 50)
+    kernel, noise = made.exact.kernel(state.buffers), made.exact.noise_variance(state.buffers)
+    a = kernel.covariance(train.x, train.x)[0] + noise * torch.eye(20).double()
+    torch.testing.assert_close(objective[0], 0.5 * (alpha * (a @ alpha)).sum() - (alpha * train.y[0]).sum())
+
+
 @pytest.mark.parametrize(("num_features", "draws"), [(3, 20), (300, 5)])
 def test_draws_of_the_prior_are_of_so_many_features(num_features, draws):
     """A cosine and a sine of each frequency, which bound the rank of the draws at 60 rows."""

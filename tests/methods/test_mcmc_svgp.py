@@ -373,6 +373,12 @@ def test_long_jumps_can_be_tuned_for():
     assert (state.memory["walk.trials"][0, :12, 1] == 1).all()
 
 
+def test_step_sizes_are_learnt_for_the_acceptances_of_hmc_and_of_a_walk():
+    m = method(step_size=0.02, leapfrogs=7)
+    assert (m.tuner.target, m.tuner.step_size, m.tuner.leapfrogs) == (0.8, 0.02, 7)
+    assert (m.walk_tuner.target, m.walk_tuner.step_size) == (0.3, 0.02)
+
+
 def test_exposure_is_for_counts():
     assert Hyperparameters(exposure=0.5).impossible("regression") == "exposure is for counts, not regression"
     assert Hyperparameters(exposure=0.5).impossible("counts") == Hyperparameters().impossible("binary") == ""
