@@ -7,6 +7,7 @@ import torch
 from scipy.stats import multivariate_normal, norm
 
 from gpbench.methods import ep_gp
+from gpbench.methods.training_rows import Batch
 from gpbench.sampling.latent import approximations
 
 NO_NOISE = torch.empty(1, 0, dtype=torch.float64)
@@ -115,3 +116,11 @@ def test_one_class_alone_and_repeated_rows_are_no_obstacle():
     assert np.isfinite(losses).all()
     predictive = method().predict(state, x[None], cases.keys(1)[0])
     assert (predictive.probabilities()[:, 1] > 0.5).all()
+
+
+def test_the_order_of_the_rows_changes_no_digit():
+    one = method()
+    data, state = start(one, 12)
+    batch, order = data.full(), torch.randperm(12, generator=torch.Generator().manual_seed(0))
+    moved = Batch(batch.x[:, order], batch.y[:, order], batch.weight)
+    assert torch.equal(one.loss(state, moved, NO_NOISE), one.loss(state, batch, NO_NOISE))

@@ -44,6 +44,16 @@ def test_evidence_is_the_golden_number_and_the_normal_density():
     assert evidence == pytest.approx(cases.EVIDENCE, abs=1e-6)
 
 
+def test_evidences_of_targets_add_up():
+    y = torch.cat([cases.Y, cases.X.square() - 0.3], 1)
+    ours = exact_gp.Method(HYPER, "regression", num_targets=2)
+    both = cases.training_set(cases.X, y)
+    covariance = 1.3 * np.exp(-0.5 * ((cases.X - cases.X.T).numpy() / 0.6) ** 2) + 0.05 * np.eye(5)
+    expected = sum(multivariate_normal.logpdf(column, cov=covariance) for column in y.T)
+    loss = ours.loss(ours.start(both, cases.keys(1)), both.full(), NO_NOISE)
+    assert -float(loss) == pytest.approx(expected, rel=1e-8)
+
+
 def test_evidence_gradient_and_predictions_are_gpytorchs():
     x, y = cases.problem("regression")
     data = cases.training_set(x, y)

@@ -165,6 +165,41 @@ def test_a_low_rank_inverse_never_understates_a_variance():
     assert low.max() > 1.01 * exact.max()
 
 
+@pytest.mark.parametrize("accuracy", [EXACT, PROBED])
+def test_log_densities_of_targets_add_up_and_their_quadratic_forms_are_those_of_dense_solves(accuracy):
+    x, noise = unit(40, 2), torch.zeros(1)
+    made, y = process(x, [0.4, 0.4], 8), torch.stack([torch.sin(5 * x[:, 0]), x[:, 1] - 0.5, 0 * x[:, 0]], 1)
+    one, other, zero = (float(structured.log_density(made, y[:, [p]], noise, accuracy)) for p in range(3))
+    both = float(structured.log_density(made, y[:, :2], noise, accuracy))
+    assert both == pytest.approx(one + other, rel=1e-3 if accuracy is PROBED else 1e-12)
+    quadratic = y[:, 0] @ torch.linalg.solve(structured.dense(made), y[:, 0])
+    assert 2 * (zero - one) == pytest.approx(float(quadratic), rel=1e-3)
+
+
+def test_more_probes_have_less_noise():
+    x = unit(40, 2)
+    made, zero, spread = process(x, [0.4, 0.4], 8), x.new_zeros(40, 1), []
+    for count in (1, 16):
+        accuracy = PROBED._replace(num_probes=count)
+        noises = torch.arange(20, dtype=torch.float64)[:, None]
+        spread.append(np.std([float(structured.log_density(made, zero, noise, accuracy)) for noise in noises]))
+    assert spread[0] > 2 * spread[1]  # 4 times as much
+
+
+def test_predictions_by_iterations_are_exact_in_the_mean_and_of_the_rank_asked_for_in_the_variance():
+    """Lanczos from y: the inverse on the span of y, K y and K^2 y, whatever the residual of training."""
+    x, test = unit(40, 2), structured.interpolate(unit(7, 2, seed=1), 8)
+    made, y = process(x, [0.4, 0.4], 8), torch.sin(5 * x.sum(1, keepdim=True))
+    mean, variance = structured.posterior(made, y, test, PROBED._replace(cg_tolerance=0.5, rank=3))
+    k, cross = structured.dense(made), structured.product(test, made.points, made.factors)
+    torch.testing.assert_close(mean, cross @ torch.linalg.solve(k, y), rtol=0, atol=1e-3)
+    basis, _ = torch.linalg.qr(torch.cat([y, k @ y, k @ k @ y], 1))
+    known = cross @ basis
+    left = structured.prior_variance(test, made.factors)
+    expected = left - (known * torch.linalg.solve(basis.T @ k @ basis, known.T).T).sum(1)
+    torch.testing.assert_close(variance, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_constant_target_has_the_variance_of_any_other():
     x, _ = cases.problem("regression", num_inputs=2)
     data, test = cases.training_set(x, torch.zeros_like(x[:, :1])), unit(20, 2, seed=3)[None]

@@ -240,6 +240,8 @@ def test_of_many_rows_it_starts_from_the_optimum_of_some(module, monkeypatch):
         ("binary", 100, {}, False),
         ("regression", 100, {"separate": "all"}, False),
         ("regression", 100, {"natural_gradients": True}, False),
+        ("regression", 100, {"noise": "each"}, False),
+        ("regression", 100, {"fixed": "kernel"}, False),
         ("regression", 100, {"optimiser": "adam"}, False),
     ],
 )
