@@ -231,6 +231,13 @@ def test_nan_stays_in_its_replica(likelihood):
     linalg.events()
 
 
+@pytest.mark.parametrize("nu", [2.05, 3.0, 30.0])
+def test_the_mixture_of_student_t_has_its_variance_however_heavy_its_tail(nu):
+    log_r, weights = chained_gp.log_gamma(nu)
+    assert weights.sum() == pytest.approx(1, rel=1e-12)
+    assert weights @ np.exp(-log_r) == pytest.approx(stats.t.var(nu), rel=1e-4)
+
+
 def test_the_degrees_of_freedom_start_where_they_are_set():
     state = method("student_t", degrees_of_freedom=7.0).start(cases.training_set(cases.X, cases.Y), cases.keys(1))
     assert chained_gp.freedom(state.params).item() == pytest.approx(7)

@@ -227,6 +227,9 @@ def test_beyond_the_training_inputs_is_as_at_their_edge():
     found = method().predict(state, torch.tensor([[[1.0], [3.0]]]).double(), cases.keys(1)[0])
     assert found.mean()[0] == found.mean()[1]
     assert found.variance()[0] == found.variance()[1]
+    exact = exact_gp.Method(exact_gp.Hyperparameters(), "regression")
+    at_edge = exact.predict(exact.start(data, cases.keys(1)), torch.ones(1, 1, 1).double(), cases.keys(1)[0])
+    np.testing.assert_allclose(found.mean()[0], at_edge.mean()[0], atol=5e-3)
 
 
 def test_many_inputs_are_skipped_with_the_reason(tmp_path):
