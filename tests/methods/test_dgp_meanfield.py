@@ -167,3 +167,13 @@ def test_training_beats_the_constant_predictor(dtype):
     assert {value.dtype for value in state.params.values()} == {dtype}
     predictive = ours.predict(state, x[None], cases.keys(1)[0])
     assert np.mean((predictive.mean() - y.numpy()) ** 2) < 0.2 * np.var(y.numpy())
+
+
+def test_noises_and_hidden_variables_start_where_they_are_set():
+    settings = {"layers": 3, "layer_noise_variance": 0.2, "noise_variance": 0.03, "hidden_variance": 0.4}
+    ours = dgp_meanfield.Method(dgp_meanfield.Hyperparameters(num_inducing=4, **settings), "regression")
+    params = ours.start(cases.training_set(*cases.problem("regression")), cases.keys(1)).params
+    noises = [params[f"layer{number}.log_noise_variance"].exp().item() for number in (1, 2, 3)]
+    assert noises == pytest.approx([0.2, 0.2, 0.03])
+    for name in ("layer1", "layer2"):
+        np.testing.assert_allclose(params[f"{name}.log_variance"].exp(), 0.4)

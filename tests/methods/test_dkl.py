@@ -99,6 +99,15 @@ def test_nan_stays_in_its_replica(settings):
     cases.assert_nan_stays_in_its_replica(method(**settings), "regression")
 
 
+def test_weights_start_with_the_variance_that_keeps_the_size_of_rectified_features():
+    data = cases.training_set(*cases.problem("regression"))
+    params = method(hidden_units=(400, 300)).start(data, cases.keys(1)).params
+    for name, inputs in (("layer1", 3), ("layer2", 400), ("layer3", 300)):
+        weight = params[name][0]
+        assert weight[:-1].std().item() == pytest.approx((2 / inputs) ** 0.5, rel=0.1)
+        assert not weight[-1].any()
+
+
 def test_the_gp_starts_where_gpytorchs_does():
     """Its lengthscale in ranges of features from -0.95 to 0.95."""
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
