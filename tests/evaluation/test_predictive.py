@@ -225,3 +225,8 @@ def test_bad_probabilities_are_refused(probs, message):
 def test_unknown_classes_are_refused(categorical, y):
     with pytest.raises(ValueError, match="class numbers 0..2"):
         categorical.log_prob(y)
+
+
+def test_a_quantile_of_classes_is_the_first_that_reaches_the_level():
+    predictive = Categorical([[[0.25, 0.25, 0.5]]])
+    assert predictive.quantile([0.2, 0.25, 0.26, 0.5, 0.75])[:, 0].tolist() == [0, 0, 1, 1, 2]

@@ -57,6 +57,19 @@ def test_tied_factors_at_the_exact_posterior_are_above_fitc():
     assert energy == pytest.approx(toy.TIED_ENERGY, abs=1e-6)
 
 
+def test_predictions_at_the_exact_posterior_are_those_of_fitc():
+    """By dense algebra, with the noise of y (snelson2006, equation 8)."""
+    state, x = toy.state(toy.layer("layer1", toy.exact_sites())), np.array([-2.0, -0.3, 0.4, 5.0])
+    found = toy.method().predict(state, torch.tensor(x)[None, :, None], cases.keys(1)[0])
+    cross, new = toy.kernel(toy.Z, toy.X), toy.kernel(toy.Z, x)
+    weight = cross / (toy.projection()[1] + cases.NOISE_VARIANCE)
+    both = toy.KZZ + weight @ cross.T
+    np.testing.assert_allclose(found.mean()[:, 0], new.T @ np.linalg.solve(both, weight @ toy.Y), atol=1e-6)
+    known = (new * (np.linalg.solve(toy.KZZ, new) - np.linalg.solve(both, new))).sum(0)
+    expected = cases.OUTPUTSCALE - known + cases.NOISE_VARIANCE
+    np.testing.assert_allclose(found.variance()[:, 0], expected, rtol=1e-6)
+
+
 def maximised(start: int, copies: int = 1) -> State:
     """The state at the largest energy over its sites for copies of the toy's rows, from a random start."""
     state = toy.state(toy.layer("layer1"), rows=5 * copies)

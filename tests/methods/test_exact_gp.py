@@ -106,6 +106,13 @@ def test_without_noise_it_interpolates():
     np.testing.assert_allclose(predictive.variance(), 0.0, atol=1e-8)
 
 
+def test_jitter_is_part_of_the_noise_that_is_predicted():
+    hyper = exact_gp.Hyperparameters(lengthscale=0.6, outputscale=2.0, noise_variance=0.3, jitter=0.1)
+    state = method(hyper).start(cases.training_set(cases.X, cases.Y), cases.keys(1))
+    far = method(hyper).predict(state, cases.X[None] + 100, cases.keys(1)[0])
+    np.testing.assert_allclose(far.variance(), 2.0 + 0.3 + 0.1 * 2.0)
+
+
 def test_start_lengthscale_is_the_root_of_the_total_variance():
     x, y = cases.problem("regression")
     state = method(exact_gp.Hyperparameters()).start(

@@ -176,3 +176,11 @@ def test_awkward_data_train_below_the_evidence(change, separate):
     noise = given["log_noise_variance"].exp() * torch.eye(len(x)).double()
     evidence = torch.distributions.MultivariateNormal(torch.zeros(len(x)).double(), kernel + noise).log_prob(y[:, 0])
     assert -cases.flat_loss(ours, state, data.full(), NO_NOISE[:1]) < evidence
+
+
+def test_only_robust_max_with_one_kernel_cannot_see_the_outputscale():
+    scale = "layer1.log_outputscale"
+    assert scale in method("multiclass").frozen(0, 1)
+    for settings in ({"separate": "kernels"}, {"multiclass": "softmax"}):
+        assert scale not in method("multiclass", **settings).frozen(0, 1)
+    assert not method("regression").frozen(0, 1)

@@ -4,7 +4,7 @@ import gp_cases as cases
 import pytest
 import torch
 
-from gpbench.methods import dgp_rff, svgp, warm_start
+from gpbench.methods import dgp_rff, exact_gp, svgp, warm_start
 
 X, Y = cases.problem("regression", 30)
 DATA = cases.training_set(X, Y)
@@ -46,3 +46,12 @@ def test_mini_batches_are_drawn_anew_and_stand_for_all_rows(monkeypatch):
     assert [batch.weight.tolist() for batch in seen] == 3 * [[[5.0] * 6]]
     assert len({tuple(batch.x.flatten().tolist()) for batch in seen}) == 3
     assert all((row == X).all(1).any() for batch in seen for row in batch.x[0])
+
+
+def test_l_bfgs_on_some_rows_goes_on_for_a_hundredth_of_a_nat_a_row(monkeypatch):
+    asked, minimise = [], warm_start.lbfgs.minimise
+    monkeypatch.setattr(warm_start.lbfgs, "minimise", lambda *of: asked.append(of[2:]) or minimise(*of))
+    monkeypatch.setattr(warm_start, "MANY_ROWS", 29)
+    monkeypatch.setattr(warm_start, "START_ROWS", 20)
+    exact_gp.Method(exact_gp.Hyperparameters(), "regression").start(DATA, cases.keys(1))
+    assert asked == [(300, pytest.approx(0.2))]
