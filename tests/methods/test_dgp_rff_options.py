@@ -18,6 +18,15 @@ def certain_weights(state: State) -> State:
     return State({k: factor.get(k.partition(".")[2], 1) * v for k, v in state.params.items()}, state.buffers)
 
 
+def test_noise_starts_at_a_log_variance_of_minus_2_and_weights_at_their_variances():
+    made = method(num_features=200, weight_mean_variance=0.01, weight_variance=0.04)
+    params = made.start(training_set(*problem("regression")), keys(1)).params
+    assert params["log_noise_variance"].item() == -2
+    for name in ("layer1", "layer2"):
+        assert params[f"{name}.weight_mean"].std().item() == pytest.approx(0.1, rel=0.1)
+        np.testing.assert_allclose(params[f"{name}.weight_log_variance"].exp(), 0.04)
+
+
 @pytest.mark.parametrize("treatment", TREATMENTS)
 def test_only_resampled_frequencies_vary_in_prediction(treatment):
     made = method(frequencies=treatment, samples_test=50)

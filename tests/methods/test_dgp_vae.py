@@ -75,6 +75,13 @@ def test_networks_have_the_authors_sizes_and_agree_with_numpy():
     np.testing.assert_allclose(ours[0], expected, rtol=1e-12)
 
 
+def test_weights_start_uniform_in_the_bounds_of_their_layer():
+    for weight, width in zip(dgp_vae.start_network(60, 40, np.random.default_rng(0)), (126, 99, 73), strict=True):
+        assert np.abs(weight[:-1]).max() == pytest.approx((6 / width) ** 0.5, rel=0.01)
+        assert weight[:-1].std() == pytest.approx((2 / width) ** 0.5, rel=0.05)
+        assert not weight[-1].any()
+
+
 def test_functions_start_at_the_networks():
     ours, data = method(num_inducing=6, jitter=1e-8), cases.training_set(*cases.problem("regression"))
     state = ours.start(data, cases.keys(1))

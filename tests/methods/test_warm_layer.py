@@ -81,11 +81,14 @@ def test_little_noise_makes_hidden_layers_and_rates_small():
 
 def test_hidden_layers_add_a_tenth_of_the_noise_by_function_and_by_noise():
     method = dsvi.Method(dsvi.Hyperparameters(layer_noise_variance=1.0, **SMALL), "regression")
-    params = method.start(training(), cases.keys(1)).params
+    state = method.start(training(), cases.keys(1))
+    params = state.params
     slope = params["layer2.log_outputscale"].exp() * (-2 * params["layer2.log_lengthscale"]).exp().sum(1)
     for name in ("log_outputscale", "log_noise_variance"):
         added = params[f"layer1.{name}"].exp() * slope
         torch.testing.assert_close(added, 0.1 * params["log_noise_variance"].exp())
+    state.buffers["pace"] = torch.tensor([[0.3]])
+    assert method.pace(state).tolist() == pytest.approx([0.3])
 
 
 def test_a_lengthscale_for_all_inputs_counts_for_each():
