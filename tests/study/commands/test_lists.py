@@ -1,5 +1,6 @@
 """`gpbench list`, `runs`, `status` of the newest run, `--version`, and what `record` refuses."""
 
+import datetime
 import json
 import os
 
@@ -26,11 +27,28 @@ def test_every_kind_of_name_is_listed(where, capsys):
         assert main(["list", what, "--json"]) == 0
         assert some in json.loads(capsys.readouterr().out)
     assert main(["list", "items"]) == 0
-    assert "figures/cutajar2017_fig2.pdf" in capsys.readouterr().out
+    lines, err = capsys.readouterr()
+    assert "figures/cutajar2017_fig2.pdf" in lines
+    assert (err, "later" in lists.listing(where, "items")["figures/cutajar2017_fig2.pdf"]) == ("", False)
+    assert main(["list", "datasets"]) == 0
+    (boston,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("boston "))
+    width = max(map(len, config.options(where.conf, "dataset")))
+    assert boston == f"{'boston':<{width}}  Boston housing (regression, 506 x 13)"
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
     assert stopped.value.code == 0
     assert capsys.readouterr().out.startswith("gpbench 0.")
+
+
+def test_a_run_is_listed_with_its_time_its_report_and_its_command(where, monkeypatch):
+    when = datetime.datetime(2026, 3, 14, 15, 9).timestamp()  # as people there say it
+    monkeypatch.setattr(lists, "runs", lambda _: [lists.Run(name, when, f"snakemake {name}") for name in "ab"])
+    (report := where.results / "a" / "report.html").parent.mkdir(parents=True)
+    report.touch()
+    assert lists.listing(where, "runs") == {
+        "a": f"2026-03-14 15:09  {report}  snakemake a",
+        "b": "2026-03-14 15:09  no report yet  snakemake b",
+    }
 
 
 def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(where, capsys):
