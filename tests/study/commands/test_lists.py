@@ -1,13 +1,15 @@
 """`gpbench list`, `runs`, `status` of the newest run, `--version`, and what `record` refuses."""
 
 import datetime
+import io
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from gpbench import config, places
-from gpbench.cli import lists
+from gpbench.cli import lists, look
 from gpbench.cli.main import main
 from gpbench.study.planning import plan as planning
 from projects import copy_project
@@ -85,6 +87,35 @@ def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(w
     assert main(["record", "default", "--overrides", SMOKE]) == 1
     assert "budget smoke shows no method's worth; --force records it all the same" in capsys.readouterr().err
     assert not (where.root / "docs" / "results" / new / "scores.csv").exists()
+
+
+def test_watching_looks_again_and_clears_terminals_alone(where, capsys, monkeypatch):
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        if len(looks) % 2 == 0:
+            raise KeyboardInterrupt
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr("gpbench.cli.look.planned", lambda _: None)
+    monkeypatch.setattr("gpbench.cli.look._progress", lambda _: look.StudyProgress("a", {}, 0, 1.0, []))
+    monkeypatch.setattr("gpbench.cli.look.time", SimpleNamespace(sleep=sleep))
+    for is_terminal, before in ((False, ""), (True, look.CLEAR_SCREEN)):
+        monkeypatch.setattr("sys.stdout.isatty", lambda is_terminal=is_terminal: is_terminal)
+        assert main(["status", "default", "--watch"]) == 130
+        shown = f"{before}a: no fits; about 1.0 minutes of one core left\n"
+        assert (capsys.readouterr().out, looks[-2:]) == (2 * shown, [2, 2])
+
+
+def test_a_reader_that_stops_reading_ends_a_command_without_a_word(where, capsys, monkeypatch):
+    def closed(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("gpbench.study.planning.plan.make", closed)
+    monkeypatch.setattr("sys.stdout", io.StringIO())  # which is closed
+    assert main(["plan"]) == 1
+    assert capsys.readouterr().err == ""
 
 
 def test_stopping_says_how_to_resume(where, capsys, monkeypatch):
