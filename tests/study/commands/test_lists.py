@@ -76,6 +76,8 @@ def test_status_is_of_the_newest_run_and_a_smoke_run_is_recorded_only_by_force(w
     assert planning.run_name(*words) == new
     assert main(["status"]) == 0
     assert f"{new}: 1 pending" in capsys.readouterr().out
+    assert main(["status", "--overrides", SMOKE.replace("splits=1", "splits=3")]) == 0
+    assert ": 3 pending" in capsys.readouterr().out, "of the study that is said"
     (where.conf / "method" / "constant.yaml").rename(where.conf / "constant.yaml")
     assert main(["status"]) == 1
     assert capsys.readouterr().err.endswith(f" (of {new}, which was planned last)\n")
