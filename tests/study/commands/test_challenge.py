@@ -22,6 +22,7 @@ from gpbench.study import scoring
 from gpbench.study.commands import challenge as challenging
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
+from gpbench.study.storage import challengers
 from projects import copy_project
 
 SETS = {"diabetes": ("linear", [0, 1]), "wdbc": ("linear", [0])}
@@ -95,9 +96,11 @@ def test_our_own_predictions_get_our_own_scores(root, challenge, kind):
 
 def test_probabilities_of_classes_get_our_own_scores(root, challenge):
     frame = predictions(root, {"p0": "p_malignant", "p1": "p_benign"}, "wdbc")
-    assert challenge(frame, "classes")[0] == 0
+    code, out, _ = challenge(frame, "classes")
     theirs = scoring.of_challenger(root / "challengers/classes/wdbc/0")
     scores = ours(root, "wdbc", 0)[1]
+    assert (code, f"mnll {scores['mnll']:.4g}, error {scores['error']:.4g}\n" in out) == (0, True)
+    assert challengers.about(places.find(), "classes").label == "classes", "its name, as it has no other"
     assert {"error", "brier", "ece", "auc"} <= theirs.keys()
     assert theirs == pytest.approx({metric: scores[metric] for metric in theirs})
 

@@ -168,6 +168,14 @@ def test_a_fit_of_todays_code_answers_before_a_later_one_of_other_code(own, monk
     assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == final, "as it has seen all rows"
 
 
+def test_a_score_that_is_no_number_is_null(project, gpbench, monkeypatch):
+    scores = {"status": "done", "mnll": np.nan, "rmse": np.inf, "error": 0.5}
+    monkeypatch.setattr(job, "run_words", lambda *_, **__: (None, scores))
+    monkeypatch.setattr(job, "require_done", lambda *_: None)
+    shown = json.loads(gpbench("fit", "method=linear").out, parse_constant=pytest.fail)
+    assert shown == {"status": "done", "mnll": None, "rmse": None, "error": 0.5}
+
+
 def test_a_fit_says_that_its_predictions_are_constant(own):
     own("fit", "method=constant", "dataset=mine")
     own("fit", "method=linear", "dataset=mine")
