@@ -207,8 +207,8 @@ REFUSED = {
         "sd must be positive; the smallest is -1",
     ),
     "quantiles as fractions": (
-        lambda f: f.rename(columns={"mean": "q0.05", "sd": "q0.95"}),
-        "quantiles are in percent (q05, q50, ...); found q0.05, q0.95",
+        lambda f: f.rename(columns={"mean": "q0.05", "sd": "q1"}),
+        "quantiles are in percent (q05, q50, ...); found q0.05, q1",
     ),
     "a cell of dataset is empty": (
         changed(dataset=lambda f: f["dataset"].where(f.index > 2)),
@@ -227,6 +227,7 @@ REFUSED = {
     [
         (1e9 + np.arange(8.0), 1e9 + np.arange(8.0), True),
         (1e9 + np.arange(8.0), 1e9 + np.arange(8.0)[::-1], False),
+        (np.arange(8.0), np.arange(8.0) + 0.1, False),
         (np.full(8, np.pi), np.full(8, np.float32(np.pi)), True),
         (np.append(np.arange(7) / 7e3, 1e3), np.append(np.arange(7)[::-1] / 7e3, 1e3), False),
     ],
@@ -323,6 +324,8 @@ def test_what_cannot_be_scored_is_one_line_and_writes_nothing(root, challenge, c
 def test_a_taken_name_is_refused(root, challenge):
     assert "'null' is not a name of a challenger" in challenge(predictions(root, REGRESSION["moments"]), "null")[2]
     assert "'linear' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "linear")[2]
+    released = min(places.find().per_split.glob("[!.]*.yaml")).stem
+    assert "is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), released)[2]
     challenge(predictions(root, REGRESSION["moments"]), "first")
     assert (
         "'first' was added before; choose another --name, or delete"
