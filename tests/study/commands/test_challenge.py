@@ -324,8 +324,10 @@ def test_what_cannot_be_scored_is_one_line_and_writes_nothing(root, challenge, c
 def test_a_taken_name_is_refused(root, challenge):
     assert "'null' is not a name of a challenger" in challenge(predictions(root, REGRESSION["moments"]), "null")[2]
     assert "'linear' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "linear")[2]
-    released = min(places.find().per_split.glob("[!.]*.yaml")).stem
-    assert "is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), released)[2]
+    (released := places.find().per_split / "theirs.yaml").parent.mkdir(parents=True, exist_ok=True)
+    released.touch()
+    assert "'theirs' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "theirs")[2]
+    released.unlink()
     challenge(predictions(root, REGRESSION["moments"]), "first")
     assert (
         "'first' was added before; choose another --name, or delete"
