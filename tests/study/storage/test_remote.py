@@ -341,6 +341,29 @@ def test_a_job_sends_what_it_has_done_and_hands_checkpoints_on(stores, url, monk
     assert (Remote(url).names("claims"), Remote(url).names(f"checkpoints/{todo.group_id}")) == ([], [])
 
 
+def test_a_job_shows_that_it_lives_and_sends_each_new_checkpoint_once(stores, url, monkeypatch, capfd):
+    now, beats, sent, todo = [1000.0], [], [], group(planned(1))
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    monkeypatch.setattr(sharing.time, "monotonic", lambda: now[0])
+    job = sharing.Sharing(stores[0])
+    assert job.next([todo]) == todo
+    begin(stores[0], 50)
+    monkeypatch.setattr(job.claims, "beat", lambda: beats.append(now[0]))
+    monkeypatch.setattr(job.claims.remote, "push_work", lambda *_: sent.append(now[0]))
+    for later in (sharing.BEAT - 1, 1, sharing.BEAT):
+        now[0] += later
+        job.look(todo)
+    assert (beats, sent) == ([1000 + sharing.BEAT, 1000 + 2 * sharing.BEAT], [1000 + sharing.BEAT])
+
+    def silent() -> None:
+        raise UserError("it does not answer")
+
+    monkeypatch.setattr(job.claims, "beat", silent)
+    now[0] += sharing.BEAT
+    job.look(todo)
+    assert capfd.readouterr().err == "gpbench: it does not answer\n"
+
+
 def test_the_longer_fit_of_a_certificate_may_be_done_on_another_machine(project, url, tmp_path, monkeypatch):
     """Also of a study whose overrides have the settings that the longer fit replaces."""
     where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1 budget=smoke budget.until_converged="
