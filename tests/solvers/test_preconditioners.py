@@ -143,12 +143,6 @@ def test_products_inside_are_counted_over_all_applications():
     assert preconditioner.inner == product.products > 0
 
 
-def test_fitc_takes_no_variance_away_by_rounding():
-    """Of repeated rows, all of them inducing, where nothing is left of the diagonal of S K S - Q."""
-    product = KernelProduct(kernel(), torch.cat([normals(20, 3)] * 2), 1e-13)
-    assert (built("fitc", product, 40).base.d >= product.noise).all()
-
-
 def test_blocks_are_the_root_of_the_rows_and_lie_together_in_lengthscales():
     assert len(built("block_jacobi", system()).index) == 12  # floor(sqrt(150))
     x = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 1.0], [10.0, 1.0]], dtype=torch.float64)
