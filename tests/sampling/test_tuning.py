@@ -140,7 +140,8 @@ def test_after_the_spread_the_largest_expected_improvement_is_tried(count):
     mean, sd = tuner._surrogate(tried, objective).predict(unit, return_std=True)
     quantiles = stats.norm.ppf((np.arange(4000) + 0.5) / 4000)
     gain = np.maximum(mean[:, None] + sd[:, None] * quantiles - objective.max(), 0).mean(1)
-    assert tuner._choose(np.column_stack([tried, objective]), last=False) == tuple(grid[gain.argmax()])
+    for values in (objective, 100 + 50 * objective):  # in whatever unit
+        assert tuner._choose(np.column_stack([tried, values]), last=False) == tuple(grid[gain.argmax()])
 
 
 @pytest.mark.parametrize(("burn_in", "scaled"), [(39, False), (40, True)])
