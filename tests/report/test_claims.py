@@ -204,6 +204,16 @@ def test_which_of_several_runs_is_compared(quick, tmp_path):
         assert judged([changed, quick])[0].runs == judged([quick, changed])[0].runs == (quick, quick)
 
 
+def test_a_run_that_is_judged_and_chains_that_have_mixed_count_before_the_settings_of_the_study(quick, tmp_path):
+    diverged = run(tmp_path / "a", status=lambda m, d, s: ("diverged", "x") if s == 3 else ("done", ""))
+    changed = run(tmp_path / "b")
+    changed.settings = "svgp.jitter=1e-3"
+    for runs in ([diverged, changed], [changed, diverged]):
+        assert judged(runs)[0].runs == (changed, changed)
+    as_set, other = judged([quick])[0], judged([changed])[0]
+    assert claims._weight(replace(as_set, behind="svgp")) < claims._weight(other) < claims._weight(as_set)
+
+
 def test_where_fits_end_by_the_rule_more_splits_count_before_the_most_updates_that_a_study_sets(tmp_path):
     own, longer = run(tmp_path / "a", "converged", splits=4), run(tmp_path / "b", "converged", splits=8)
     for settings, chosen in (("dsvi.steps=60000 svgp.steps=60000", longer), ("svgp.jitter=1e-3 svgp.steps=60000", own)):

@@ -24,8 +24,7 @@ def where(tmp_path_factory, environment):  # noqa: F811
 
 
 def test_fits_of_changed_settings_are_of_another_cell(where):
-    """A default that was edited is in no address; their mean would be of two models. Of long values MLflow takes 6,000
-    characters."""
+    """A default that was edited is in no address; their mean would be of two models. MLflow takes 6,000 characters."""
     cell, before = planned(where), len(View(where).cells())
     what = replace(cell.what, method=replace(cell.what.method, hyper=cell.what.method.hyper | {"edited": "7" * 7000}))
     fit = replace(cell.fits[0], fit_id=identify(asdict(what), 0, 0))
@@ -33,6 +32,7 @@ def test_fits_of_changed_settings_are_of_another_cell(where):
     tracking.drain(where)
     names = [run.data.tags["mlflow.runName"] for run in View(where).cells()]
     assert names == ["constant boston common quick"] * (before + 1), "settings that are the usual ones name no cell"
+    assert max(len(run.data.params.get("edited", "")) for run in View(where).cells()) == 6000
 
 
 def test_an_experiment_of_somebody_else_stays(where):
