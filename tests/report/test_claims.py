@@ -214,6 +214,18 @@ def test_a_run_that_is_judged_and_chains_that_have_mixed_count_before_the_settin
     assert claims._weight(replace(as_set, behind="svgp")) < claims._weight(other) < claims._weight(as_set)
 
 
+def test_one_run_counts_before_two_with_more_updates_and_of_alike_ones_that_with_more(tmp_path):
+    whole, more = run(tmp_path / "a", "converged"), run(tmp_path / "b", "converged")
+    parts = [
+        run(tmp_path / name, "converged", status=lambda m, *_, name=name: ("done" if m == name else "skipped", ""))
+        for name in ("dsvi", "svgp")
+    ]
+    for one, updates in ((whole, 100), (more, 200), (parts[0], 900), (parts[1], 900)):
+        one.updates = lambda *_, updates=updates: updates
+    assert judged([*parts, whole])[0].runs == judged([whole, *parts])[0].runs == (whole, whole)
+    assert judged([whole, more])[0].runs == judged([more, whole])[0].runs == (more, more)
+
+
 def test_where_fits_end_by_the_rule_more_splits_count_before_the_most_updates_that_a_study_sets(tmp_path):
     own, longer = run(tmp_path / "a", "converged", splits=4), run(tmp_path / "b", "converged", splits=8)
     for settings, chosen in (("dsvi.steps=60000 svgp.steps=60000", longer), ("svgp.jitter=1e-3 svgp.steps=60000", own)):
