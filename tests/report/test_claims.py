@@ -189,6 +189,8 @@ def test_methods_of_two_runs_are_paired_by_split(tmp_path):
     other = only("svgp", "e", "paper", splits=4)
     converged.settings, other.settings = "dsvi.layers=3", "svgp.jitter=1e-3"
     assert judged([other, converged, paper])[0].runs == (converged, paper), "one run of other settings, not two"
+    converged.settings = "protocol.splits.seed=7"
+    assert judged([converged, paper])[0].kind == claims.NOT_RUN, "their splits are not the same"
 
 
 def test_which_of_several_runs_is_compared(quick, tmp_path):
