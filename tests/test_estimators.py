@@ -1,6 +1,7 @@
 """Methods as scikit-learn estimators."""
 
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -74,11 +75,12 @@ def test_a_classifier_stands_in_a_pipeline_and_keeps_its_labels():
 
 
 def test_a_fit_that_fails_leaves_no_model_of_before():
-    model = GPBenchRegressor("linear").fit(X, Y).set_params(budget="nope")
-    with pytest.raises(UserError, match="nope"):
-        model.fit(X[:, ::-1], Y)
-    with pytest.raises(NotFittedError):
-        model.predict(X)
+    for model, y in ((GPBenchRegressor("linear"), Y), (GPBenchClassifier("linear"), Y > 100)):
+        model.fit(X, y).set_params(budget="nope")
+        with pytest.raises(UserError, match="nope"):
+            model.fit(X[:, ::-1], y)
+        with pytest.raises(NotFittedError):
+            model.predict(X)
 
 
 def test_what_cannot_be_fitted_is_one_line():
@@ -92,6 +94,10 @@ def test_what_cannot_be_fitted_is_one_line():
         GPBenchRegressor("linear").fit(X, Y * 1e200)
     with pytest.raises(UserError, match="row 1: no finite prediction"):
         GPBenchRegressor("linear").fit(X, Y).predict(X[:1] * 1e308)
+    lost = GPBenchClassifier("linear")
+    lost._answer = lambda _: SimpleNamespace(probabilities=lambda: [[0.5, 0.5], [np.nan, np.nan]])
+    with pytest.raises(UserError, match="row 2: no finite prediction"):
+        lost.predict_proba(X)
     days = pd.date_range("2024-01-01", periods=len(X))
     for times in (pd.DataFrame({"t": days}), days.to_numpy()[:, None]):
         with pytest.raises(ValueError, match=r"X, (column 't'|array): values of .* are not real numbers"):

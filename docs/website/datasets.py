@@ -72,6 +72,6 @@ def index(datasets: list[Dataset]) -> str:
     """Markdown list of all data sets."""
     lines = ["| data set | title | task | rows | inputs | licence |", "| --- | --- | --- | --- | --- | --- |"]
     for d in datasets:
-        licence = re.split(r";|,| \((?!>)", d.licence)[0] or "private"
+        licence = re.split(r";|,| \((?!>)", d.licence)[0]
         lines.append(f"| [{d.name}]({d.name}.md) | {d.title} | {d.task} | {d.rows:,} | {d.columns:,} | {licence} |")
     return "# Data sets\n\nA page for every entry of the catalogue.\n\n" + "\n".join(lines) + "\n"

@@ -57,6 +57,7 @@ def test_a_method_of_the_project(project, gpbench, monkeypatch):
     assert answer.code == 0, answer.err
     assert str(folder / "my_own.py") in answer.out
     assert "pytest tests/conformance -k my_own" in answer.out
+    assert "entry point" not in answer.out, "this project needs none"
     method = config.compose(project / "conf", "method", "my_own")
     assert (method.header.label, method.header.module) == ("My own", "gpbench.methods.my_own")
     assert method.hyper.noise_variance == 0.1
@@ -103,7 +104,8 @@ def test_a_module_that_exists_is_not_replaced(package, gpbench):
 
 
 def test_what_was_killed_after_the_module_is_written_by_the_same_command(package, gpbench):
-    assert gpbench("new", "method", "mine", "--out", "package").code == 0
+    said = gpbench("new", "method", "mine", "--out", "package").out
+    assert "name the package in an entry point of 'gpbench.conf' and install it" in said
     written = (package / "conf/method/mine.yaml").read_text()
     (package / "conf/method/mine.yaml").unlink()
     assert gpbench("new", "method", "mine", "--out", "package").code == 0

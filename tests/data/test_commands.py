@@ -226,6 +226,13 @@ def test_fetch_by_name_and_by_file(mine, gpbench):
     assert gpbench("data", "fetch", "--files", "mine/rows.txt").out == f"{path}\n"
 
 
+def test_prepare_fetches_what_is_missing(mine, gpbench, monkeypatch):
+    Path("data/raw").rename("mirror")
+    monkeypatch.setenv("GPBENCH_MIRROR", "mirror")
+    assert gpbench("data", "prepare", "mine").out == f"mine: md5 of the arrays {ARRAYS}\n"
+    assert mine.read_bytes() == RAW
+
+
 def test_fetch_a_missing_file(mine, gpbench):
     mine.write_bytes(b"something else")
     answer = gpbench("data", "fetch", "mine")

@@ -105,6 +105,7 @@ def test_rows_with_a_missing_cell_are_left_out_on_request(gpbench):
     answer = gpbench("data", "add", "mine.csv", "--target", "y", "--missing", "empty")
     assert "mine: regression, 3 rows x 1 inputs" in answer.out
     assert answer.out.startswith("1 of 4 rows left out (empty cell)\n")
+    assert answer.out.endswith(" split=all\n"), "of one target"
 
 
 def test_a_number_that_stands_for_a_missing_value_may_be_written_in_other_ways(gpbench):

@@ -189,6 +189,8 @@ def test_methods_of_two_runs_are_paired_by_split(tmp_path):
     other = only("svgp", "e", "paper", splits=4)
     converged.settings, other.settings = "dsvi.layers=3", "svgp.jitter=1e-3"
     assert judged([other, converged, paper])[0].runs == (converged, paper), "one run of other settings, not two"
+    converged.settings = "protocol.splits.seed=7"
+    assert judged([converged, paper])[0].kind == claims.NOT_RUN, "their splits are not the same"
 
 
 def test_which_of_several_runs_is_compared(quick, tmp_path):
@@ -202,6 +204,28 @@ def test_which_of_several_runs_is_compared(quick, tmp_path):
     for settings in ("svgp.jitter=1e-3", "svgp.steps=60000"):
         changed.settings = settings
         assert judged([changed, quick])[0].runs == judged([quick, changed])[0].runs == (quick, quick)
+
+
+def test_a_run_that_is_judged_and_chains_that_have_mixed_count_before_the_settings_of_the_study(quick, tmp_path):
+    diverged = run(tmp_path / "a", status=lambda m, d, s: ("diverged", "x") if s == 3 else ("done", ""))
+    changed = run(tmp_path / "b")
+    changed.settings = "svgp.jitter=1e-3"
+    for runs in ([diverged, changed], [changed, diverged]):
+        assert judged(runs)[0].runs == (changed, changed)
+    as_set, other = judged([quick])[0], judged([changed])[0]
+    assert claims._weight(replace(as_set, behind="svgp")) < claims._weight(other) < claims._weight(as_set)
+
+
+def test_one_run_counts_before_two_with_more_updates_and_of_alike_ones_that_with_more(tmp_path):
+    whole, more = run(tmp_path / "a", "converged"), run(tmp_path / "b", "converged")
+    parts = [
+        run(tmp_path / name, "converged", status=lambda m, *_, name=name: ("done" if m == name else "skipped", ""))
+        for name in ("dsvi", "svgp")
+    ]
+    for one, updates in ((whole, 100), (more, 200), (parts[0], 900), (parts[1], 900)):
+        one.updates = lambda *_, updates=updates: updates
+    assert judged([*parts, whole])[0].runs == judged([whole, *parts])[0].runs == (whole, whole)
+    assert judged([whole, more])[0].runs == judged([more, whole])[0].runs == (more, more)
 
 
 def test_where_fits_end_by_the_rule_more_splits_count_before_the_most_updates_that_a_study_sets(tmp_path):

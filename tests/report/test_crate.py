@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import zipfile
 
 import pandas as pd
 import pytest
-from synthetic_study import all_done, build, change_scores, change_study
+from synthetic_study import build, change_scores, change_study
 
 from gpbench import places
 from gpbench.cli.main import main
@@ -17,17 +18,24 @@ from gpbench.places import Places
 from gpbench.report.export import citations, crate
 
 
+def one_failed(method, dataset, split):
+    return ("failed", "x") if (method, dataset, split) == ("constant", "banana", 1) else ("done", "")
+
+
 @pytest.fixture(scope="module")
 def where(tmp_path_factory):
     """A project with the real conf/ and a finished study whose outputs are stand-ins."""
     root = tmp_path_factory.mktemp("project")
     (root / "conf").symlink_to(places.find().conf)
-    folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, all_done)
+    folder = build(root / "results" / "tiny", ["svgp", "constant"], ["boston", "banana"], 2, one_failed)
     minutes = pd.read_parquet(folder / "scores.parquet")["split"]
     times = ("2024-01-01T00:0" + each.astype(str) + ":00.000+00:00" for each in (minutes, minutes + 2))
     change_scores(folder, **dict(zip(("started", "ended"), times, strict=True)))
-    change_study(folder, versions={"torch": "2.0"})
+    change_study(folder, title="A tiny study", commit="", versions={"torch": "2.0"})
     found = Places(root, root / "store")
+    found.plans.mkdir()
+    planned = [{"fit_id": fit_id} for fit_id in crate.View(folder).fits["fit_id"]]
+    (found.plans / "tiny.json").write_text(json.dumps({"cells": [{"fits": planned}]}))
     for path in crate.files(crate.View(folder), found.plans / "tiny.json").values():
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
@@ -57,6 +65,7 @@ def test_the_crate_describes_exactly_the_files_that_it_holds(packed):
     for name in parts:
         assert entities[name]["@type"] == "File"
         assert entities[name]["sha256"] == hashlib.sha256(content[name]).hexdigest()
+        assert entities[name]["contentSize"] == str(len(content[name]))
         assert "/" in entities[name]["encodingFormat"]
 
 
@@ -77,12 +86,14 @@ def test_the_crate_says_what_ran_on_what(packed):
     run = entities["#run"]
     assert (run["@type"], run["instrument"]) == ("CreateAction", {"@id": "#gpbench"})
     assert (run["startTime"], run["endTime"]) == ("2024-01-01T00:00:00+00:00", "2024-01-01T00:03:00+00:00")
-    assert {"@id": "#data-boston"} in run["object"]
+    assert [{"@id": name} in run["object"] for name in ("#data-boston", "plan.json")] == [True, True]
+    assert entities["#gpbench"]["version"].endswith(", commit unknown")
+    assert entities["./"]["name"] == "A tiny study"
     assert entities["#data-boston"]["citation"] == {"@id": "#harrison1978"}
     assert entities["#data-boston"]["identifier"].startswith("md5:")
     assert entities["#package-torch"]["version"] == "2.0"
     said = entities["./"]["description"]
-    assert said == "Study tiny: 2 methods on 2 data sets, protocol common, budget quick; 8 of 8 fits done."
+    assert said == "Study tiny: 2 methods on 2 data sets, protocol common, budget quick; 7 of 8 fits done."
     assert b"@inproceedings{hensman2013," in content["citations.bib"]
 
 
@@ -145,13 +156,16 @@ def test_exactly_what_is_used_is_cited(where):
     assert used.keys() == {"hensman2013", "friedman2001", "harrison1978", "cutajar2017", "hernandezlobato2015"}
     assert used["hensman2013"] == ["method svgp (SVGP)"]
     text = citations.bibtex(where, used, "0123abc")
-    assert text.count("\n@") == len(used) + 1
+    assert re.findall(r"^@\w+\{(\w+),", text, re.MULTILINE) == ["gpbench", *sorted(used)]
     assert "git commit 0123abc" in text
+    assert "commit" not in citations.bibtex(where, {}, ""), "of an installation without one"
     assert text.count("{") == text.count("}")
 
 
 def test_a_protocol_is_cited_by_the_paper_it_is_named_after(where):
     assert citations.used(where, [], [], "filippone2013_real").keys() == {"filippone2013"}
+    both = citations.used(where, ["dgp_rff"], [], "cutajar2017")["cutajar2017"]
+    assert [purpose.split()[0] for purpose in both] == ["method", "protocol"]
 
 
 def test_a_key_without_entry_is_a_note_in_its_place(tmp_path):
@@ -172,6 +186,8 @@ def test_cite_prints_the_study_and_names_an_unknown_one(capsys):
     keys = ("rasmussen2006", "salimbeni2017", "harrison1978", "aeberhard1991", "hernandezlobato2015")
     assert [f"{{{key}," in text for key in keys] == [True] * 5
     assert text.count("\n@") == 6
+    assert main(["cite", "default", "--overrides", "methods=[exact_gp] datasets=[boston,wine]"]) == 0
+    assert "aeberhard1991" not in capsys.readouterr().out, "exact_gp cannot be fitted to wine"
     assert main(["cite", "defalt"]) == 1
     assert "did you mean 'default'?" in capsys.readouterr().err
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from gpbench.sampling import hmc
 from gpbench.sampling.tuning import FIRST, LOG_STEP_SIZES, RUNS, DualAveraging, ExpectedJump, StepAndScale
@@ -113,6 +114,45 @@ def test_long_jumps_are_found():
         kept = (trials[chain, :, :2] == memory["hmc.settings"][chain].numpy()).all(1)
         assert kept.any()
         assert trials[chain, kept, 2].mean() > 1.2 * trials[chain, :FIRST, 2].max()
+
+
+def test_the_objective_of_a_run_is_its_mean_squared_jump_over_the_root_of_its_steps():
+    """wang2013; of 60 transitions in runs of two, whose first have at most 1 and 5 steps."""
+    tuner, jumps = ExpectedJump("hmc", 9), torch.from_numpy(np.random.default_rng(0).standard_normal((4, 1, 5)))
+    memory, most = tuner.start(jumps[0]), []
+    for step in range(4):
+        most.append(float(tuner.settings(memory, step, 60)[1]))
+        memory |= tuner.learn(memory, step, 60, torch.ones(1), jumps[step])
+    assert most == [1, 1, 5, 5]
+    squares = jumps.square().sum((1, 2)).reshape(2, 2).mean(1)
+    torch.testing.assert_close(memory["hmc.trials"][0, :2, 2], squares / torch.tensor([1.0, 5.0]).double().sqrt())
+
+
+@pytest.mark.parametrize("count", [5, 12])
+def test_after_the_spread_the_largest_expected_improvement_is_tried(count):
+    """E[max(y - best, 0)] under the GP, by quantiles of y."""
+    tuner, rng = ExpectedJump("hmc", 3), np.random.default_rng(count)
+    tried = np.stack([rng.choice(LOG_STEP_SIZES, count), rng.integers(1, 4, count)], 1)
+    objective = np.exp(-np.square(tried[:, 0] + 2)) * tried[:, 1] + 0.1 * rng.standard_normal(count)
+    grid = np.array([(size, steps) for size in LOG_STEP_SIZES for steps in (1.0, 2.0, 3.0)])
+    unit = tuner._unit(grid)
+    assert (unit.min(0).tolist(), unit.max(0).tolist()) == ([0, 0], [1, 1])
+    mean, sd = tuner._surrogate(tried, objective).predict(unit, return_std=True)
+    quantiles = stats.norm.ppf((np.arange(4000) + 0.5) / 4000)
+    gain = np.maximum(mean[:, None] + sd[:, None] * quantiles - objective.max(), 0).mean(1)
+    for values in (objective, 100 + 50 * objective):  # in whatever unit
+        assert tuner._choose(np.column_stack([tried, values]), last=False) == tuple(grid[gain.argmax()])
+
+
+@pytest.mark.parametrize(("burn_in", "scaled"), [(39, False), (40, True)])
+def test_scales_are_learnt_in_forty_transitions_or_more(burn_in, scaled):
+    tuner = StepAndScale("hmc", 0.8, 0.1, size=1)
+    memory = tuner.start(torch.zeros(1, 1, dtype=F64))
+    for step in range(burn_in):
+        memory |= tuner.learn(
+            memory, step, burn_in, torch.ones(1, dtype=F64), torch.tensor([[9.0 * (step % 2)]]).double()
+        )
+    assert bool(memory["hmc.scale"] != 1) is scaled
 
 
 def test_a_lucky_trial_does_not_stay():

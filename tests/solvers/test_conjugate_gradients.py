@@ -27,6 +27,8 @@ def test_products_are_counted_by_column():
     solution = solve(product, b, tolerance=1e-6, cap=1000)
     # one an iteration, and one at the end to see the residual
     assert solution.products == product.products == solution.iterations.sum() + 3
+    before, again = product.products, solve(product, b, start=solution.x, tolerance=1e-8, cap=1000)
+    assert again.products == product.products - before
 
 
 def test_the_matrix_itself_as_preconditioner_takes_one_step():
@@ -102,6 +104,35 @@ def test_a_column_starts_anew_where_the_residual_has_drifted():
     torch.testing.assert_close(solution.x, b / values[:, None], rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize(("shrinks", "ends"), [(0.7, ([False], [2])), (0.4, ([True], [10]))])
+def test_a_column_ends_where_starting_anew_does_not_halve_the_residual(shrinks, ends):
+    """x = 1 by products with directions that are too large, so that each start leaves this part of the residual."""
+    calls = []
+
+    def product(v):
+        calls.append(v)
+        return v / (1 - shrinks) if len(calls) % 2 else v
+
+    solution = solve(product, torch.ones(1, 1).double(), tolerance=0.4**9.5, cap=100)
+    assert (solution.converged.tolist(), solution.iterations.tolist()) == ends
+    torch.testing.assert_close(solution.residual, torch.tensor([shrinks ** ends[1][0]]).double())
+
+
+def test_flexible_steps_are_those_of_polak_and_ribiere():
+    """beta = z'^T (r' - r) / z^T r, of a preconditioner that is another one every time."""
+    product, b, scales = system(n=40), normals(40, 1, seed=1), 1 + normals(7, 40, seed=3).square()
+    a, calls, watched = dense(product), iter(scales), iter(scales)
+    solution = solve(product, b, precondition=lambda r: r * next(calls)[:, None], tolerance=0.0, cap=6, flexible=True)
+    x, r = torch.zeros_like(b), b
+    p = z = r * next(watched)[:, None]
+    for _ in range(6):
+        alpha = (r * z).sum() / (p * (a @ p)).sum()
+        x, new = x + alpha * p, r - alpha * (a @ p)
+        new_z = new * next(watched)[:, None]
+        p, r, z = new_z + (new_z * (new - r)).sum() / (r * z).sum() * p, new, new_z
+    torch.testing.assert_close(solution.x, x)
+
+
 def test_the_cap_is_said():
     product, b = system(), normals(150, 2, seed=1)
     solution = solve(product, b, tolerance=1e-10, cap=3)
@@ -125,6 +156,8 @@ def test_a_matrix_that_is_not_positive_definite_ends_at_once():
     solution = solve(Diagonal(-torch.ones(5)), torch.ones(5, 1), tolerance=1e-8, cap=10**6)
     assert solution.iterations.tolist() == [0]
     assert not solution.converged.any()
+    ones = torch.ones(5, 1)  # nor a preconditioner
+    assert solve(Diagonal(ones[:, 0]), ones, precondition=torch.neg, tolerance=1e-8, cap=9).iterations.tolist() == [0]
 
 
 def test_repeated_rows_almost_without_noise():

@@ -79,6 +79,15 @@ def test_the_step_is_that_of_the_paper_where_rows_are_unlike():
     assert 700 * float(dual_descent.step_size(product, torch.arange(512), MOMENTUM)) == pytest.approx(51.2, rel=1e-3)
 
 
+def test_the_step_is_bounded_by_the_eigenvalues_of_a_block_and_by_the_largest_variance():
+    """Of 20 equal rows lambda_max is 20.1; of rows that are unlike one alone has a variance of 10."""
+    alike = KernelProduct(system()[0].kernel, torch.zeros(60, 2, dtype=torch.float64), 0.1)
+    assert 60 * float(dual_descent.step_size(alike, torch.arange(20), MOMENTUM)) == pytest.approx(20 / 20.1)
+    unlike, _, _ = system(lengthscale=1e-4)
+    unlike = KernelProduct(unlike.kernel, unlike.x, torch.tensor([0.0] * 59 + [9.0], dtype=torch.float64))
+    assert 60 * float(dual_descent.step_size(unlike, torch.arange(20), MOMENTUM)) == pytest.approx(20 * 0.1 / 10)
+
+
 def test_one_row_and_repeated_rows():
     for product in (KernelProduct(system()[0].kernel, torch.zeros(n, 2, dtype=torch.float64), 0.1) for n in (1, 6)):
         b = torch.ones(product.n, 1, dtype=torch.float64)

@@ -56,6 +56,15 @@ def test_rows_far_from_the_origin_and_repeated_rows_keep_their_digits():
     torch.testing.assert_close(far(v), near(v), rtol=1e-8, atol=1e-8)
 
 
+def test_a_number_that_is_not_finite_is_seen_wherever_it_is():
+    for index in range(4):
+        parts = [normals(5, 3), torch.ones(5).double(), torch.ones(5).double(), torch.ones(3).double()]
+        assert KernelProduct(kernel(), *parts[:3]).is_finite()
+        parts[index][1] = torch.nan
+        values = kernel().values | {"lengthscale": parts[3]}
+        assert not KernelProduct(Kernel("rbf", values), *parts[:3]).is_finite()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_row(dtype):
     values = {name: value.to(dtype) for name, value in kernel().values.items()}

@@ -18,3 +18,4 @@ def test_steps_that_make_things_worse_are_halved():
     # the mode is where f = K grad log p(y | f), of Poisson counts K (y - e^f)
     torch.testing.assert_close(mode.f, k @ (y - mode.f.exp()), rtol=0, atol=1e-4)
     torch.testing.assert_close(mode.gradient, y - mode.f.exp())
+    assert torch.equal(mode.root, LogGaussianCox().curvature(y, mode.f).sqrt()), "of this f, not of the one before"

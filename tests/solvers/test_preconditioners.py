@@ -6,7 +6,7 @@ from solver_cases import SYSTEMS, dense, kernel, normals, seeded, system
 
 from gpbench.errors import UserError
 from gpbench.gp.kernels import Kernel
-from gpbench.solvers import blocks
+from gpbench.solvers import blocks, preconditioners
 from gpbench.solvers.conjugate_gradients import solve
 from gpbench.solvers.preconditioners import BUILD, INNER_TOLERANCE, Factored, Interpolated, build
 from gpbench.solvers.products import KernelProduct
@@ -103,6 +103,7 @@ def test_a_nan_is_no_hang(name):
     x[7, 0] = torch.nan
     bad = KernelProduct(product.kernel, x, product.noise)
     preconditioner = built(name, bad)
+    assert preconditioner(normals(150, 1)).isnan().all()
     solution = solve(
         bad, normals(150, 1), precondition=preconditioner, tolerance=1e-8, cap=10**6, flexible=preconditioner.flexible
     )
@@ -134,12 +135,31 @@ def test_refusals_are_one_line():
         built("ski", wide)
 
 
-def test_a_grid_through_all_rows_is_the_kernel():
+def test_products_inside_are_counted_over_all_applications():
+    product, r = system(), normals(150, 2, seed=2)
+    preconditioner = built("regularised", product)
+    torch.testing.assert_close(preconditioner.dense(), dense(product) + 100 * product.noise.mean() * torch.eye(150))
+    preconditioner(r), preconditioner(r)
+    assert preconditioner.inner == product.products > 0
+
+
+def test_blocks_are_the_root_of_the_rows_and_lie_together_in_lengthscales():
+    assert len(built("block_jacobi", system()).index) == 12  # floor(sqrt(150))
+    x = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 1.0], [10.0, 1.0]], dtype=torch.float64)
+    values = {"lengthscale": x.new_tensor([1000.0, 0.1]), "outputscale": x.new_tensor(1.0)}
+    index = built("block_jacobi", KernelProduct(Kernel("rbf", values), x, 0.1)).index
+    assert index.tolist() == [[0, 1], [2, 3]], "100 times as far apart along the second input"
+
+
+def test_a_grid_through_all_rows_is_the_kernel(monkeypatch):
     """Rows at the nodes of the grid, whose interpolation is exact."""
     steps = torch.linspace(-1, 1, 4, dtype=torch.float64)
     x = torch.cartesian_prod(steps, 2 * steps)  # 16 rows: floor(16 ** (1.5 / 3)) = 4 nodes an input
     product = KernelProduct(kernel(width=2), x, 0.1)
     torch.testing.assert_close(built("ski", product).dense(), dense(product), rtol=1e-12, atol=1e-12)
+    monkeypatch.setattr(preconditioners, "MOST_NODES", 15)
+    with pytest.raises(UserError, match=r"a grid of at most 15 nodes, not rbf and 4\^2"):
+        built("ski", product)
 
 
 def test_grids_have_the_sizes_that_the_cost_allows():

@@ -1,5 +1,7 @@
 """Random probes, and log determinants by Lanczos quadrature."""
 
+import math
+
 import pytest
 import torch
 from solver_cases import SYSTEMS, dense, normals, seeded, system
@@ -42,6 +44,13 @@ def test_all_steps_of_lanczos_are_exact_for_every_probe():
     for tolerance in (0.0, 1e-3):
         solution = solve(product, probes, tolerance=tolerance, cap=100)
         torch.testing.assert_close(quadrature.log_quadratics(solution, probes), truth, rtol=1e-6, atol=1e-6)
+
+
+def test_a_coefficient_that_rounding_leaves_below_zero_is_none():
+    """T = diag(1, 1/2) of two steps, of which the first alone counts."""
+    one = torch.ones(2, dtype=torch.float64)
+    found = quadrature._log_moment(one * torch.tensor([0.25, 2.0]), one * torch.tensor([-1e-20, 0.0]))
+    assert found.item() == pytest.approx(math.log(4))
 
 
 @pytest.mark.filterwarnings("ignore:std:UserWarning")  # of single probes

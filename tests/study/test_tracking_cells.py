@@ -1,5 +1,6 @@
 """Cells of MLflow: one model each, without means of what is not done; scores of training rows are called so."""
 
+import os
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -23,13 +24,39 @@ def where(tmp_path_factory, environment):  # noqa: F811
 
 
 def test_fits_of_changed_settings_are_of_another_cell(where):
-    """A default that was edited is in no address; their mean would be of two models."""
+    """A default that was edited is in no address; their mean would be of two models. MLflow takes 6,000 characters."""
     cell, before = planned(where), len(View(where).cells())
-    what = replace(cell.what, method=replace(cell.what.method, hyper=cell.what.method.hyper | {"edited": 7}))
+    what = replace(cell.what, method=replace(cell.what.method, hyper=cell.what.method.hyper | {"edited": "7" * 7000}))
     fit = replace(cell.fits[0], fit_id=identify(asdict(what), 0, 0))
     spool(where, replace(cell, what=what, fits=(fit,)), 0, 9.0)
     tracking.drain(where)
-    assert len(View(where).cells()) == before + 1
+    names = [run.data.tags["mlflow.runName"] for run in View(where).cells()]
+    assert names == ["constant boston common quick"] * (before + 1), "settings that are the usual ones name no cell"
+    assert max(len(run.data.params.get("edited", "")) for run in View(where).cells()) == 6000
+
+
+def test_an_experiment_of_somebody_else_stays(where):
+    client = View(where).client
+    default = client.get_experiment_by_name("Default").experiment_id
+    client.restore_experiment(default)
+    client.create_run(default)
+    tracking.Writer(where)
+    assert client.get_experiment(default).lifecycle_stage == "active"
+
+
+def test_a_fit_that_asks_again_while_it_is_read_is_read_again(where, monkeypatch):
+    fit_id, usual = spool(where, planned(where, "noise_block=12"), 0, 1.0), tracking.Writer.cells
+
+    def cells(writer):
+        usual(writer)
+        os.utime(where.store / ".spool" / fit_id, ns=(1, 1))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracking.Writer, "cells", cells)
+        assert tracking.drain(where) == 1
+    assert tracking.waiting(where) == [fit_id]
+    assert tracking.drain(where) == 1
+    assert tracking.waiting(where) == []
 
 
 def test_a_cell_without_a_done_fit_has_no_means_and_an_experiment_that_was_deleted_is_restored(where):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from gpbench.cli import advise, grammar
 from gpbench.config.overrides import split_overrides
 from gpbench.errors import UserError
 from gpbench.study.planning import cost
+from gpbench.study.records import Cell
 
 STUDY = "title: Few methods\nmethods: [constant, linear, svm, gradient_boosting]\ndatasets: [diabetes]\nbudget: smoke\n"
 
@@ -19,6 +21,7 @@ STUDY = "title: Few methods\nmethods: [constant, linear, svm, gradient_boosting]
 @pytest.fixture
 def table(project):
     (project / "conf/study/few.yaml").write_text(STUDY)
+    (project / "conf/study/one.yaml").write_text(STUDY.replace("linear, svm, gradient_boosting", "svm"))
     with Path("mine.csv").open("w", newline="") as stream:
         rows = [(i % 7, i % 5, 3 * (i % 7) + 0.1 * (-1) ** i) for i in range(60)]
         csv.writer(stream).writerows([("wind", "sun", "power"), *rows])
@@ -39,8 +42,15 @@ def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench
     assert "recommended: linear, with the least negative log density" in answer.out
     assert "better than constant\n" in answer.out
     assert answer.out.splitlines()[-1] == "next: gpbench fit method=linear dataset=mine split=all"
+    fits = sorted(project.glob("store/*/fit.json"))
     again = gpbench("advise", "mine", "--study", "few", "--splits", "3")  # nothing is run, what is known is said
     assert again.out.splitlines()[-1] == answer.out.splitlines()[-1]
+    assert sorted(project.glob("store/*/fit.json")) == fits
+    assert [line.split()[0] for line in again.out.splitlines()[2:5]] == ["constant", "linear", "gradient_boosting"]
+    (short,) = (
+        x for x in gpbench("advise", "mine", *table[3:], "--minutes", "0.0001").out.splitlines() if "ing  " in x
+    )
+    assert short.endswith("left out"), "two have ended, and none has to be run"
 
 
 def test_of_several_targets_it_is_said_which_one_the_advice_is_of(table, gpbench):
@@ -48,11 +58,17 @@ def test_of_several_targets_it_is_said_which_one_the_advice_is_of(table, gpbench
     assert answer.out.splitlines()[0] == "mine: regression, 60 rows x 1 inputs; of its targets power alone"
 
 
+def test_a_data_set_of_the_catalogue_is_prepared(table, gpbench, project):
+    assert gpbench("advise", "diabetes", *table[3:]).code == 0
+    assert (project / "data/prepared/diabetes.npz").is_file()
+
+
 def test_minutes_are_those_of_all_splits(table, gpbench, monkeypatch):
     monkeypatch.setattr(cost.CostModel, "seconds", lambda *_: 60.0)
+    monkeypatch.setattr(Cell, "cores", 2)
     lines = gpbench("advise", *table).out.splitlines()
-    assert f"  {'linear':<20}    3.00" in lines
-    assert "A quick study of 3 methods takes about 9.0 minutes of a core." in lines
+    assert f"  {'gradient_boosting':<20}    6.00  left out" in lines, "two take 12 minutes of the 10 already"
+    assert "A quick study of 2 methods takes about 12.0 minutes of a core." in lines
 
 
 def test_the_cheapest_methods_that_fit_together_are_afforded():
@@ -61,17 +77,49 @@ def test_the_cheapest_methods_that_fit_together_are_afforded():
         assert advise._affordable(minutes, most, least) == chosen
 
 
-def test_the_cheapest_of_those_that_are_not_told_from_the_best_is_named(monkeypatch):
-    scores = pd.DataFrame({"mean": [1.0, 1.1, 2.0], "sd": 0.1, "n": 3, "complete": True, "statuses": ""}, list("abc"))
-    seconds = pd.DataFrame({"method": list("abc"), "seconds_train": [5.0, 2.0, 1.0]})
-    others = {"lower": [-0.1, 0.5], "upper": [0.3, 1.5], "p": [0.3, 0.01], "worse": [0.6, 1.0]}
+def recommendation(monkeypatch, seconds, lower):
+    """Of four methods: a is best, b not told from it, c worse, and a fit of d failed."""
+    scores = pd.DataFrame({"mean": [2.0, 1.1, 1.0, 0.0], "sd": [0.3, 0.2, 0.1, 0.0], "n": [3, 3, 3, 2]}, list("cbad"))
+    scores = scores.assign(complete=scores["n"] == 3, statuses=["", "", "", "1 failed"])
+    done = pd.DataFrame({"method": list("aabc"), "seconds_train": seconds})
+    others = {"lower": [lower, 0.5], "upper": [0.3, 1.5], "p": [0.3, 0.01], "worse": [0.6, 1.0]}
     told = pd.DataFrame({"best": "a", "method": ["b", "c"], "difference": [0.1, 1.0]} | others)
     monkeypatch.setattr("gpbench.report.significance.comparisons.differences_to_best", lambda *_: told)
-    view = SimpleNamespace(done=seconds, methods=list("abc"), study={"name": "quick"}, error_metric=lambda _: "rmse")
-    view.cells_of = lambda *_: scores
-    best, lines = advise._recommendation(view, "mine")
-    assert (best, lines[-1]) == ("a", "the cheapest of those: b, 2.00 s a fit, not 5.00 s")
-    assert "better than c" in lines
+    view = SimpleNamespace(done=done, methods=list("abcd"), study={"name": "quick"}, error_metric=lambda _: "rmse")
+    view.cells_of = lambda _, metric: scores if metric == "mnll" else scores.assign(mean=scores["mean"] + 6)
+    return advise._recommendation(view, "mine")
+
+
+def test_the_recommendation_says_what_it_rests_on(monkeypatch):
+    best, lines = recommendation(monkeypatch, [4.0, 6.0, 2.0, 1.0], -0.1)
+    rows = [
+        ("a", "1.000 (0.100)", "7", "5.00"),
+        ("b", "1.100 (0.200)", "7.1", "2.00"),
+        ("c", "2.000 (0.300)", "8", "1.00"),
+    ]
+    table = [f"  {name:<20}{density:>22}{error:>10}{each:>9}" for name, density, error, each in rows]
+    assert lines[:2] == [
+        "held-out rows of the quick study, mean (sd) over 3 splits, the best first:",
+        f"{'negative log density':>44}      rmse  s a fit",
+    ]
+    assert lines[2:6] == [*table, "  not compared: d (1 failed); `gpbench verdict quick` says why"]
+    assert lines[8:] == [
+        "better than c",
+        "not told from b: 0.100 nats more, 95 % -0.100 to 0.300, p 0.3; probably worse: 60%",
+        "the cheapest of those: b, 2.00 s a fit, not 5.00 s",
+    ]
+    assert (best, lines[6].split(",")[0]) == ("a", "recommended: a")
+    _, lines = recommendation(monkeypatch, [5.0, 5.0, 4.999, 1.0], -math.inf)
+    assert lines[-1] == "not told from b: 0.100 nats more on every split; probably worse: 60%", "and none is cheaper"
+
+
+def test_a_quick_study_of_which_one_method_ended_well_recommends_none(monkeypatch):
+    view = SimpleNamespace(
+        cells_of=lambda *_: pd.DataFrame({"complete": [True], "mean": [1.0]}), study={"name": "quick"}
+    )
+    monkeypatch.setattr("gpbench.report.significance.comparisons.differences_to_best", lambda *_: pd.DataFrame())
+    with pytest.raises(UserError, match="fewer than two methods ended well; `gpbench verdict quick` says why"):
+        advise._recommendation(view, "mine")
 
 
 def test_targets_have_an_order():
@@ -107,7 +155,13 @@ def test_other_wishes_of_a_table_that_was_added_are_refused(table, gpbench):
     [
         (("min",), "unknown data set or CSV 'min'"),
         (("mine.csv",), "--target COLUMN"),
+        (
+            ("yours.csv", "--target", "y"),
+            "yours.csv is not a file; give a CSV, or the name of a data set (`gpbench data",
+        ),
         (("diabetes", "--splits", "1"), "--splits must be 2 or more"),
+        (("diabetes", "--minutes", "0"), "and --minutes positive"),
+        (("diabetes", "--study", "one"), "fewer than two methods of the study can learn this"),
         (("diabetes", "--study", "fw"), "unknown study 'fw'"),
     ],
 )
@@ -140,8 +194,20 @@ def test_colour_is_for_terminals_without_no_color(monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert grammar.paint("done", "done") == "\033[32mdone\033[0m"
+    assert grammar.paint("diverged", "diverged") == "\033[31mdiverged\033[0m"
+    monkeypatch.setenv("TERM", "dumb")
+    assert grammar.paint("done", "done") == "done"
+    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("NO_COLOR", "1")
     assert grammar.paint("done", "done") == "done"
+
+
+def test_numbers_may_be_negative_and_json_keeps_letters(capsys):
+    parser = grammar.Parser()
+    parser.add_argument("--number", type=int)
+    assert parser.parse_args(["--number", "-3"]).number == -3
+    grammar.print_json({"größe": 1})
+    assert capsys.readouterr().out == '{\n "größe": 1\n}\n'
 
 
 def test_a_shell_completes_commands_and_their_words(project, gpbench):

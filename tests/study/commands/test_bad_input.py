@@ -188,6 +188,9 @@ def test_a_setting_in_the_wrong_place_is_told_where_it_goes(capfd):
     with pytest.raises(SystemExit):
         main(["plan", "default", "splits=2"])
     assert "unrecognized arguments: splits=2 (a setting goes behind --set)" in capfd.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plan", "default", "nonsense"])
+    assert "unrecognized arguments: nonsense; see" in capfd.readouterr().err
 
 
 def test_a_folder_without_a_project(project, refused, monkeypatch, tmp_path):

@@ -22,6 +22,7 @@ from gpbench.study import scoring
 from gpbench.study.commands import challenge as challenging
 from gpbench.study.planning import plan as planning
 from gpbench.study.results import collect
+from gpbench.study.storage import challengers
 from projects import copy_project
 
 SETS = {"diabetes": ("linear", [0, 1]), "wdbc": ("linear", [0])}
@@ -95,9 +96,11 @@ def test_our_own_predictions_get_our_own_scores(root, challenge, kind):
 
 def test_probabilities_of_classes_get_our_own_scores(root, challenge):
     frame = predictions(root, {"p0": "p_malignant", "p1": "p_benign"}, "wdbc")
-    assert challenge(frame, "classes")[0] == 0
+    code, out, _ = challenge(frame, "classes")
     theirs = scoring.of_challenger(root / "challengers/classes/wdbc/0")
     scores = ours(root, "wdbc", 0)[1]
+    assert (code, f"mnll {scores['mnll']:.4g}, error {scores['error']:.4g}\n" in out) == (0, True)
+    assert challengers.about(places.find(), "classes").label == "classes", "its name, as it has no other"
     assert {"error", "brier", "ece", "auc"} <= theirs.keys()
     assert theirs == pytest.approx({metric: scores[metric] for metric in theirs})
 
@@ -204,8 +207,8 @@ REFUSED = {
         "sd must be positive; the smallest is -1",
     ),
     "quantiles as fractions": (
-        lambda f: f.rename(columns={"mean": "q0.05", "sd": "q0.95"}),
-        "quantiles are in percent (q05, q50, ...); found q0.05, q0.95",
+        lambda f: f.rename(columns={"mean": "q0.05", "sd": "q1"}),
+        "quantiles are in percent (q05, q50, ...); found q0.05, q1",
     ),
     "a cell of dataset is empty": (
         changed(dataset=lambda f: f["dataset"].where(f.index > 2)),
@@ -224,6 +227,7 @@ REFUSED = {
     [
         (1e9 + np.arange(8.0), 1e9 + np.arange(8.0), True),
         (1e9 + np.arange(8.0), 1e9 + np.arange(8.0)[::-1], False),
+        (np.arange(8.0), np.arange(8.0) + 0.1, False),
         (np.full(8, np.pi), np.full(8, np.float32(np.pi)), True),
         (np.append(np.arange(7) / 7e3, 1e3), np.append(np.arange(7)[::-1] / 7e3, 1e3), False),
     ],
@@ -320,6 +324,10 @@ def test_what_cannot_be_scored_is_one_line_and_writes_nothing(root, challenge, c
 def test_a_taken_name_is_refused(root, challenge):
     assert "'null' is not a name of a challenger" in challenge(predictions(root, REGRESSION["moments"]), "null")[2]
     assert "'linear' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "linear")[2]
+    (released := places.find().per_split / "theirs.yaml").parent.mkdir(parents=True, exist_ok=True)
+    released.touch()
+    assert "'theirs' is the name of a method" in challenge(predictions(root, REGRESSION["moments"]), "theirs")[2]
+    released.unlink()
     challenge(predictions(root, REGRESSION["moments"]), "first")
     assert (
         "'first' was added before; choose another --name, or delete"

@@ -172,4 +172,5 @@ def test_a_run_without_its_description_is_named_and_no_run_is_merged(other, refu
 
 def test_a_folder_without_records_is_refused(project, refused, tmp_path):
     refused(("record", "--merge", str(tmp_path)), ["has no docs/results, and no records"])
-    refused(("record", "uci_common", "--merge", str(tmp_path)), ["--merge adds every run of that folder; leave out"])
+    for words in (("uci_common",), ("--set", "splits=2"), ("--overrides", "splits=2")):
+        refused(("record", *words, "--merge", str(tmp_path)), ["--merge adds every run of that folder; leave out"])

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import re
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,9 @@ from gpbench.methods import linear
 from gpbench.study.commands import job, predict_csv
 from gpbench.study.fitting import closed_form, lightning_module
 from gpbench.study.planning import plan as planning
+from gpbench.study.records import identify
 from gpbench.study.storage.store import Store
+from handmade import CELL, WHAT, finish, planned
 
 ROWS = [(i % 4, "red" if i % 3 else "blue", 2.0 * (i % 4) + 5.0 * bool(i % 3) + 0.01 * (-1) ** i) for i in range(24)]
 
@@ -55,7 +58,9 @@ def test_three_commands_from_a_csv_to_predictions_of_a_model_of_all_rows(own):
     assert again.code == 0
     answer = own("predict", "linear/mine", "new.csv", "--out", "out.csv")
     assert answer.code == 0, answer.err
+    assert answer.out == "out.csv: 2 rows of mean, sd, q05, ...\n"
     np.testing.assert_allclose(pd.read_csv("out.csv")["mean"], [11.0, 0.0], atol=0.05)
+    Path("new.csv").write_text("\ncolour,size\n\nred,3.0\nblue,0.0\n\n")  # the same with empty lines
     assert own("predict", fit["fit_id"], "new.csv").out == Path("out.csv").read_text()
 
 
@@ -104,6 +109,8 @@ def test_an_answer_goes_where_a_link_points_and_into_no_device(own):
     assert own("predict", "linear/mine", "mine.csv", "--out", "link.csv").code == 0
     assert Path("link.csv").is_symlink()
     assert len(pd.read_csv("real.csv")) == len(ROWS)
+    itself = own("predict", "linear/mine", "mine.csv", "--out", str(Path("mine.csv").resolve()))
+    assert (itself.code, "mine.csv is the table to predict, which it would replace" in itself.err) == (1, True)
     os.mkfifo("pipe")
     answer = own("predict", "linear/mine", "mine.csv", "--out", "pipe")
     assert (answer.code, Path("pipe").is_fifo()) == (1, True)
@@ -119,8 +126,8 @@ def test_a_model_of_other_data_under_the_same_name_says_so(own):
     answer = own("predict", "linear/mine", "mine.csv")
     assert (answer.code, answer.err.count("\n")) == (1, 1)
     assert f"fit {fit_id} was made of other data than mine has today" in answer.err
-    assert own("fit", "method=linear", "dataset=mine", "split=all").code == 0
-    assert own("predict", "linear/mine", "mine.csv").code == 0
+    assert own("fit", "method=linear", "dataset=mine").code == 0
+    assert own("predict", "linear/mine", "mine.csv").code == 0, "before one of all rows of the other data"
 
 
 def test_a_model_of_all_rows_takes_no_test_rows_of_the_official_split(project, gpbench):
@@ -154,6 +161,18 @@ def test_a_model_of_other_code_answers_only_if_todays_code_predicts_the_same(own
     assert "today's code cannot use it (KeyError: 'outputs')" in stumbles.err
 
 
+@pytest.mark.parametrize(("change", "answers"), [(1e-5, True), (-1e-3, False), (np.nan, False)])
+def test_a_change_is_counted_in_sds_of_the_row_that_changed_most(own, monkeypatch, change, answers):
+    fit_id = json.loads(own("fit", "method=linear", "dataset=mine").out)["fit_id"]
+    then = pd.read_parquet(Path("store", fit_id, "points.parquet"))
+    changes = np.append(np.zeros(len(then) - 1), change)
+    model = predict_csv.Model(places.find(), fit_id)
+    monkeypatch.setattr(predict_csv.identity, "changed", lambda _: ["code"])
+    monkeypatch.setattr(predict_csv, "points_of", lambda *_: then.assign(mean=then["mean"] + changes * then["sd"]))
+    assert model._change() == pytest.approx(abs(change), nan_ok=True)
+    assert (own("predict", fit_id, "mine.csv").code == 0) is answers
+
+
 def test_a_fit_of_todays_code_answers_before_a_later_one_of_other_code(own, monkeypatch):
     fit_id = json.loads(own("fit", "method=linear", "dataset=mine").out)["fit_id"]
     where = places.find()
@@ -166,6 +185,14 @@ def test_a_fit_of_todays_code_answers_before_a_later_one_of_other_code(own, monk
         patch.setattr(predict_csv.identity, "versions", lambda *modules: {"numpy": "0.1"})
         final = json.loads(own("fit", "method=linear", "dataset=mine", "split=all").out)["fit_id"]
     assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == final, "as it has seen all rows"
+
+
+def test_a_score_that_is_no_number_is_null(project, gpbench, monkeypatch):
+    scores = {"status": "done", "mnll": np.nan, "rmse": np.inf, "error": 0.5}
+    monkeypatch.setattr(job, "run_words", lambda *_, **__: (None, scores))
+    monkeypatch.setattr(job, "require_done", lambda *_: None)
+    shown = json.loads(gpbench("fit", "method=linear").out, parse_constant=pytest.fail)
+    assert shown == {"status": "done", "mnll": None, "rmse": None, "error": 0.5}
 
 
 def test_a_fit_says_that_its_predictions_are_constant(own):
@@ -226,6 +253,28 @@ def test_a_process_that_ends_by_itself_fails_its_fit(own, monkeypatch):
     answer = own("fit", "method=linear", "dataset=mine")
     assert (answer.code, answer.err.count("\n")) == (1, 1)
     assert "failed: ended by exit(3); `gpbench retry` continues" in answer.err
+    (record,) = Path("store").glob("*/fit.json")
+    said = own("predict", record.parent.name, "mine.csv").err
+    assert said.startswith(f"gpbench: fit {record.parent.name} is failed: ended by exit(3)")
+    assert said.endswith("; it has no model\n")
+
+
+def test_draws_alone_predict_nothing(own):
+    what = replace(WHAT, kind="sample")
+    fit = replace(planned(), fit_id=identify(asdict(what), 0, 0))
+    finish(Store(places.find().store), replace(CELL, what=what), fit)
+    said = own("predict", fit.fit_id, "mine.csv").err
+    assert "is of kind sample: its draws are kept, but no model that predicts" in said
+
+
+def test_of_fits_of_todays_code_the_last_answers(own):
+    """Whichever identity is the larger."""
+    where, words = places.find(), ("fit", "method=linear", "dataset=mine")
+    splits = {json.loads(own(*words, f"split={split}").out)["fit_id"]: split for split in range(2)}
+    for fit_id in sorted(splits, reverse=True):
+        Store(where.store).clear([fit_id])
+        own(*words, f"split={splits[fit_id]}")
+        assert predict_csv.find(Store(where.store), "linear/mine", where.conf) == fit_id
 
 
 def test_a_daemonic_process_is_told_that_it_may_start_no_fit(own, monkeypatch):

@@ -5,9 +5,12 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from gpbench import places
+from gpbench.cli import look
 from gpbench.study.commands import snakemake_graph as graph
 from gpbench.study.planning import batches
+from gpbench.study.planning import plan as planning
 from gpbench.study.records import Batch
+from gpbench.study.storage.store import Store
 from handmade import CELL, WHAT, planned
 
 BATCHES = {"a": 60.0, "b": 60.0, "c": 120.0}
@@ -29,6 +32,17 @@ def test_a_job_says_how_far_its_study_is_and_when_it_will_end(project, monkeypat
         (where.runs / f"{name}.json").touch()
         os.utime(where.runs / f"{name}.json", (ended, ended))
     assert clock.in_words() == "; study 25% done, about 8 min left"  # 60 of 240 s took 150
+
+
+def test_a_group_that_has_just_begun_is_starting_and_one_without_steps_has_one(project):
+    where = places.find()
+    plan, store = planning.make(where, "default", "methods=[constant] datasets=[boston] splits=1"), Store(where.store)
+    store.begin(group := plan.batches[0].groups[0])
+    with store.locked([fit.fit_id for fit in group.fits]):
+        (running,) = look._progress(plan).groups
+    (left,) = look._progress(plan).groups
+    assert (running["state"], running["progress"]) == ("running", "starting")
+    assert (left["state"], left["progress"]) == ("interrupted", "resumes at step 0 of 1")
 
 
 def test_a_job_asks_for_what_its_largest_group_needs(monkeypatch):

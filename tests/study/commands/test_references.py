@@ -67,7 +67,8 @@ def test_right_draws_agree_and_shifted_ones_differ(gpbench, tmp_path):
     )
     assert "53 numbers, agrees" in answer.out
     assert [line.split(":")[0].strip() for line in answer.out.splitlines()[1:]] == ["psi[0]", "psi[1]", "psi[2]"]
-    assert len(pd.read_csv(tmp_path / "out.csv")) == 53
+    written = pd.read_csv(tmp_path / "out.csv")
+    assert (len(written), set(written["sampler"])) == (53, {answer.out.split(":")[0]})
     named = {"psi[0]": "log lengthscale 1", "psi[2]": "log variance"}
     drawn("logit_50", shift=0.5)[["psi[0]", "psi[2]", "f[7]"]].rename(columns=named).to_csv(tmp_path / "wrong.csv")
     answer = gpbench("references", "logit_50", "--draws", str(tmp_path / "wrong.csv"))
@@ -160,6 +161,7 @@ def test_draws_are_not_replaced_by_their_scores(gpbench, tmp_path):
 @pytest.mark.parametrize(
     ("words", "table", "says"),
     [
+        (["--out", "out.csv"], None, ["--draws and --out need the name of a reference posterior"]),
         (["logit_5"], None, ["unknown reference posterior 'logit_5'", "'logit_50'"]),
         (["logit_50"], None, ["no finished chain on posterior_logit_50", "study=posteriors"]),
         (["logit_100_given_f"], None, ["no data set does", "--draws FILE.csv"]),

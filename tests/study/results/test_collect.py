@@ -169,8 +169,22 @@ def test_verdict_of_a_complete_study(project, gpbench):
     plan = planning.make(where, "default", "methods=[constant,exact_gp] datasets=[wine] splits=1")
     planning.freeze(plan, where)
     finish(Store(where.store), plan.cells[0], plan.cells[0].fits[0])
-    answer = gpbench("verdict", plan.name)
-    assert (answer.code, answer.err) == (0, "")
+    assert gpbench("verdict", plan.name) == (0, f"{plan.name}: every fit is done\n", "")
+    (where.results / plan.name).mkdir(parents=True)
+    (where.results / plan.name / "report.html").touch()
+    assert gpbench("verdict", plan.name).out.endswith(f"is done; open results/{plan.name}/report.html\n")
+
+
+def test_verdict_of_a_study_of_which_one_fit_is_missing_or_nothing_can_be_fitted(project, gpbench):
+    where = places.find()
+    for method, said in (
+        ("constant", "1 fit of {} failed or is missing; `gpbench retry` clears"),
+        ("exact_gp", "{}: every fit is skipped, the first because: regression only"),
+    ):
+        plan = planning.make(where, "default", f"methods=[{method}] datasets=[wine] splits=1")
+        planning.freeze(plan, where)
+        answer = gpbench("verdict", plan.name)
+        assert (answer.code, said.format(plan.name) in answer.err) == (1, True)
 
 
 def test_seen_depends_on_the_store_and_on_the_scoring_code(study, monkeypatch):

@@ -18,7 +18,7 @@ from gpbench.study.commands import certify, sharing
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Group, Planned
 from gpbench.study.results import collect
-from gpbench.study.storage import claims
+from gpbench.study.storage import remote
 from gpbench.study.storage.remote import Remote
 from gpbench.study.storage.store import Store, Unreadable
 from handmade import CELL, finish, planned, record_of
@@ -90,24 +90,34 @@ def test_only_sound_and_done_fits_are_sent(stores, url):
     assert Remote(url).push(store, store.ids()) == 0
 
 
-def test_of_two_that_are_first_one_is(url):
-    there = Remote(url)
-    assert there.create("fits/one", b"mine")
-    assert not there.create("fits/one", b"theirs")
-    assert (there.read("fits/one"), there.names("fits")) == (b"mine", ["one"])
+def test_a_fit_that_is_damaged_here_or_is_fetched_twice_at_once_is_in_its_place(stores, url, monkeypatch):
+    first, second = stores
+    Remote(url).push(first, first.ids())
+    second.folder(FIT.fit_id).mkdir(parents=True)
+    (second.folder(FIT.fit_id) / "points.parquet").write_text("without its record")
+    assert Remote(url).pull(second, [FIT.fit_id]) == 1
+    assert files(second.folder(FIT.fit_id)) == files(first.folder(FIT.fit_id))
+    third, usual = Store(second.root / "third"), remote._unpack
+
+    def unpack(*words: object) -> str:
+        finish(third, CELL, FIT)  # by another process
+        return usual(*words)
+
+    monkeypatch.setattr(remote, "_unpack", unpack)
+    assert Remote(url).pull(third, [FIT.fit_id]) == 1
+    assert third.ids() == [FIT.fit_id]
 
 
-def test_a_full_place_keeps_no_half_object(tmp_path, monkeypatch):
-    there = Remote(f"file://{tmp_path}/a place")
-
-    def full(path: str, content: bytes) -> None:
-        Path(path).write_bytes(content[:1])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(there.files, "pipe_file", full)
-    with pytest.raises(UserError, match="No space left on device"):
-        there.create("fits/one", b"mine")
-    assert there.names("fits") == []
+def test_what_others_keep_there_stays_and_is_no_group(stores, url):
+    store, _ = stores
+    there, todo = Remote(url), group().group_id
+    begin(store, 50)
+    there.push_work(store, todo)
+    for name in ("notes", f"{todo}/notes"):
+        there.create(f"checkpoints/{name}", b"somebody's")
+    assert there.begun() == [todo]
+    there.forget_work(todo)
+    assert there.names(f"checkpoints/{todo}") == ["notes"]
 
 
 def tarred(**contents: bytes) -> bytes:
@@ -219,6 +229,33 @@ def test_checkpoints_follow_the_machine_that_is_furthest(stores, url):
     assert there.names(f"checkpoints/{group().group_id}") == []
 
 
+def test_a_checkpoint_that_is_replaced_while_it_is_sent_goes_next_time_and_one_as_far_stays(stores, url, monkeypatch):
+    first, second = stores
+    there, todo = Remote(url), group().group_id
+    begin(first, 50, "b")
+    there.push_work(first, todo)
+    before = files(begin(second, 50, "c"))
+    there.pull_work(second, todo)
+    assert files(second.work(todo)) == before
+    sent = there.names(f"checkpoints/{todo}")
+    begin(first, 100, "b")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", gone)
+        there.push_work(first, todo)
+    assert there.names(f"checkpoints/{todo}") == sent
+    there.push_work(first, todo)
+    assert len(there.names(f"checkpoints/{todo}")) == len(sent) + 1
+    with monkeypatch.context() as patch:
+        patch.setattr(there, "read", lambda _: None)  # the other machine has done it meanwhile
+        there.pull_work(Store(second.root / "third"), todo)
+    there.pull_work(second, todo)
+    assert second.checkpoint(todo) == 100
+
+
+def gone(path: Path) -> None:
+    raise FileNotFoundError(path)
+
+
 def test_a_checkpoint_is_sent_after_the_samples_that_it_needs(stores, url, monkeypatch):
     store, _ = stores
     begin(store, 50, "b")
@@ -226,27 +263,6 @@ def test_a_checkpoint_is_sent_after_the_samples_that_it_needs(stores, url, monke
     monkeypatch.setattr(there, "create", lambda name, content: sent.append(name.rsplit("/", 1)[1]))
     there.push_work(store, group().group_id)
     assert [name.split("-")[0] for name in sent] == ["group.json", "samples", "checkpoint"]
-
-
-def test_a_machine_that_died_loses_its_fit_to_one_other(url, monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(claims.time, "monotonic", lambda: now[0])
-    first, second, third = (claims.Claims(Remote(url)) for _ in range(3))
-    assert first.take(["a", "b"])
-    assert not second.take(["b", "c"])
-    assert second.take(["c"]), "what was claimed before the one that is another's is free again"
-    assert not third.take(["a"])
-    now[0] += claims.SILENCE - 1
-    first.beat()
-    assert not second.take(["a"])
-    now[0] += claims.SILENCE + 1
-    first.beat()
-    assert not second.take(["a"]), "the first one lives, although nobody has looked for long"
-    now[0] += claims.SILENCE
-    assert second.take(["a"]), "the first one has been silent"
-    assert not third.take(["a"])
-    second.release()
-    assert third.take(["a"])
 
 
 def test_a_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, project, gpbench):
@@ -263,6 +279,24 @@ def test_a_place_that_cannot_be_is_one_line(tmp_path, monkeypatch, project, gpbe
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="does not answer .* try again"):
         Remote(f"file://{tmp_path}/file").create("fits/one", b"")
+
+
+def test_push_and_pull_take_fits_and_begun_groups_that_nobody_is_at(project, url, tmp_path, gpbench, monkeypatch):
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    here, there, todo = Store(project / "store"), Store(tmp_path / "there"), group().group_id
+    finish(here, CELL, planned(1))
+    begin(here, 50, "b")
+    with here.locked([FIT.fit_id]):
+        assert gpbench("push").out == f"1 fit sent to {url}\n"
+    assert Remote(url).begun() == []
+    assert gpbench("push").out == f"0 fits sent to {url}\n"
+    monkeypatch.setenv("GPBENCH_STORE", str(there.root))
+    remote._of.cache_clear()
+    assert gpbench("pull").out == f"1 fit fetched of 1 in {url}\n"
+    assert (there.ids(), files(there.work(todo))) == (here.ids(), files(here.work(todo)))
+    assert gpbench("pull").out == f"0 fits fetched of 1 in {url}\n"
+    monkeypatch.setattr(remote, "find", refuse)
+    assert remote.pull(there, planned(1).fit_id), "what is here needs no place"
 
 
 def test_a_plan_counts_what_another_machine_has_done_and_collecting_fetches_it(project, url, tmp_path, monkeypatch):
@@ -307,6 +341,29 @@ def test_a_job_sends_what_it_has_done_and_hands_checkpoints_on(stores, url, monk
     assert (Remote(url).names("claims"), Remote(url).names(f"checkpoints/{todo.group_id}")) == ([], [])
 
 
+def test_a_job_shows_that_it_lives_and_sends_each_new_checkpoint_once(stores, url, monkeypatch, capfd):
+    now, beats, sent, todo = [1000.0], [], [], group(planned(1))
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    monkeypatch.setattr(sharing.time, "monotonic", lambda: now[0])
+    job = sharing.Sharing(stores[0])
+    assert job.next([todo]) == todo
+    begin(stores[0], 50)
+    monkeypatch.setattr(job.claims, "beat", lambda: beats.append(now[0]))
+    monkeypatch.setattr(job.claims.remote, "push_work", lambda *_: sent.append(now[0]))
+    for later in (sharing.BEAT - 1, 1, sharing.BEAT):
+        now[0] += later
+        job.look(todo)
+    assert (beats, sent) == ([1000 + sharing.BEAT, 1000 + 2 * sharing.BEAT], [1000 + sharing.BEAT])
+
+    def silent() -> None:
+        raise UserError("it does not answer")
+
+    monkeypatch.setattr(job.claims, "beat", silent)
+    now[0] += sharing.BEAT
+    job.look(todo)
+    assert capfd.readouterr().err == "gpbench: it does not answer\n"
+
+
 def test_the_longer_fit_of_a_certificate_may_be_done_on_another_machine(project, url, tmp_path, monkeypatch):
     """Also of a study whose overrides have the settings that the longer fit replaces."""
     where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1 budget=smoke budget.until_converged="
@@ -330,7 +387,7 @@ def test_a_fit_of_another_machine_is_not_made_again(project, url, gpbench, monke
     folder = next((project / "store").glob("[0-9a-f]*"))
     record = (folder / "fit.json").read_text()
     monkeypatch.setenv("GPBENCH_STORE", str(project / "another"))
-    sharing.remote._of.cache_clear()
+    remote._of.cache_clear()
     assert gpbench(*words).out == made.out
     assert (project / "another" / folder.name / "fit.json").read_text() == record
     assert os.listdir(project / "another" / folder.name).count("fit.json") == 1

@@ -129,7 +129,7 @@ class Model:
         today = points_of(predictive, self.fold, self.record.what.data.task)
         then = pd.read_parquet(self.store.folder(self.record.fit_id) / "points.parquet")
         kept = [name for name in today if re.fullmatch(r"mean|sd|p\d+", name)]
-        return float(((today[kept] - then[kept]).abs().max(axis=1) / then.get("sd", 1.0)).max(skipna=False))
+        return float(((today[kept] - then[kept]).abs().to_numpy().max(1) / np.asarray(then.get("sd", 1.0))).max())
 
 
 def _dataset(where: Places, record: FitRecord, requested: str) -> Dataset:
