@@ -258,8 +258,12 @@ def test_a_base_that_does_not_exist_or_is_the_file_itself(project, bases):
             r"_4\.py: Hyperparameters: ValueError: mutable",
         ),
         ("@dataclass\nclass Hyperparameters(Settings):\n    a: int = 1 // 0\n", r"Hyperparameters: ZeroDivisionError"),
-        ("x = 'é'\n", r"bad_method_6\.py, line 1: .*'utf-8' codec can't decode"),
-        ("\0", r"bad_method_7\.py.*: source code string cannot contain null bytes"),
+        (
+            "@dataclass\nclass Hyperparameters(Settings):\n    a = 2\n",
+            "`a = 2` has no type; write one, as in",
+        ),
+        ("x = 'é'\n", r"bad_method_7\.py, line 1: .*'utf-8' codec can't decode"),
+        ("\0", r"bad_method_8\.py.*: source code string cannot contain null bytes"),
     ],
 )
 def test_a_method_module_that_cannot_be_read(project, monkeypatch, request, source, said):

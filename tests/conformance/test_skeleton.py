@@ -72,9 +72,9 @@ def test_a_method_of_the_project(project, gpbench, monkeypatch):
         (("lambda",), "'lambda' is not a name of a method"),
         (("null",), "'null' is not a name of a method"),
         (("a" * 61,), "is not a name of a method: at most 60 "),
-        (("mine",), "gpbench does not run from"),  # a copy of the configuration alone
-        (("mine", "--out", "conf"), "is no Python package: it has no __init__.py"),
-        (("mine", "--out", "/nowhere"), "/nowhere is no Python package"),
+        (("newcomer",), "gpbench does not run from"),  # a copy of the configuration alone
+        (("newcomer", "--out", "conf"), "is no Python package: it has no __init__.py"),
+        (("newcomer", "--out", "/nowhere"), "/nowhere is no Python package"),
     ],
 )
 def test_refused(project, gpbench, words, said):
@@ -82,7 +82,7 @@ def test_refused(project, gpbench, words, said):
     assert answer.code == 1
     assert answer.err.count("\n") == 1
     assert said in answer.err
-    assert list(project.rglob("*mine*")) == []
+    assert list(project.rglob("*newcomer*")) == []
 
 
 @pytest.fixture
@@ -95,26 +95,26 @@ def package(project):
 
 
 def test_a_module_that_exists_is_not_replaced(package, gpbench):
-    (package / "mine.py").write_text("precious = 1\n")
-    answer = gpbench("new", "method", "mine", "--out", "package")
+    (package / "newcomer.py").write_text("precious = 1\n")
+    answer = gpbench("new", "method", "newcomer", "--out", "package")
     assert answer.code == 1
-    assert "mine.py exists" in answer.err
-    assert (package / "mine.py").read_text() == "precious = 1\n"
+    assert "newcomer.py exists" in answer.err
+    assert (package / "newcomer.py").read_text() == "precious = 1\n"
     assert not (package / "conf").exists()
 
 
 def test_what_was_killed_after_the_module_is_written_by_the_same_command(package, gpbench):
-    said = gpbench("new", "method", "mine", "--out", "package").out
+    said = gpbench("new", "method", "newcomer", "--out", "package").out
     assert "name the package in an entry point of 'gpbench.conf' and install it" in said
-    written = (package / "conf/method/mine.yaml").read_text()
-    (package / "conf/method/mine.yaml").unlink()
-    assert gpbench("new", "method", "mine", "--out", "package").code == 0
-    assert (package / "conf/method/mine.yaml").read_text() == written
+    written = (package / "conf/method/newcomer.yaml").read_text()
+    (package / "conf/method/newcomer.yaml").unlink()
+    assert gpbench("new", "method", "newcomer", "--out", "package").code == 0
+    assert (package / "conf/method/newcomer.yaml").read_text() == written
 
 
 def test_both_files_or_none(package, gpbench):
     (package / "conf").write_text("a file where the folder would be")
-    answer = gpbench("new", "method", "mine", "--out", "package")
+    answer = gpbench("new", "method", "newcomer", "--out", "package")
     assert answer.code == 1
     assert answer.err.count("\n") == 1
     assert "cannot write" in answer.err

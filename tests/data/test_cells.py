@@ -96,7 +96,7 @@ def test_several_files(tmp_path):
 @pytest.mark.parametrize(
     ("text", "source", "changes", "said"),
     [
-        ("1,2,3\n4,five,6\n", {}, {}, r"file\.csv, line 2, column 'x1': 'five' is not a finite number"),
+        ("1,2,3\n4,five,6\n", {}, {}, r"file\.csv, line 2, column 'x1': 'five' is not a finite number; say how"),
         ("1,2,3\n4,nan,6\n", {}, {}, r"file\.csv, line 2, column 'x1': 'nan' is not a finite number"),
         ("1,2,3\n4,5,inf\n", {}, {}, r"file\.csv, line 2, column 'y': 'inf' is not a finite number"),
         ("1,2,3\n4,,6\n", {}, {}, r"file\.csv, line 2, column 'x1': '' is not a finite number"),

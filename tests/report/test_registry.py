@@ -3,12 +3,15 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from gpbench.errors import UserError
+from gpbench.report.figures import draw
 from gpbench.report.page.sections import OUTLINE
-from gpbench.report.registry import FIGURES, TABLES, names
+from gpbench.report.registry import FIGURES, TABLES, Entry, names
+from gpbench.report.tables.standard import table
 from gpbench.study.commands import snakemake_graph
 
 ENTRIES = [*FIGURES.values(), *TABLES.values()]
@@ -23,6 +26,19 @@ def test_every_entry_names_a_function_and_a_section(entry):
 def test_figures_have_captions_and_every_function_is_registered_once():
     assert all(entry.caption.endswith(".") for entry in FIGURES.values())
     assert len({entry.source for entry in ENTRIES}) == len(ENTRIES)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (draw, "pit", "figure 'pit': figures.calibration:pit returned NoneType, no Figure"),
+        (table, "ranks", "table 'ranks': tables.standard:rank_table returned NoneType, no `render.Table`"),
+    ],
+)
+def test_a_function_that_returns_nothing_is_one_line(make, name, said, monkeypatch):
+    monkeypatch.setattr(Entry, "function", lambda self, view: None)
+    with pytest.raises(UserError, match=said):
+        make(SimpleNamespace(), name)
 
 
 def test_listing_names_imports_no_heavy_library():

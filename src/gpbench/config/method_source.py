@@ -48,6 +48,8 @@ def hyperparameters(module: str, name: str = "Hyperparameters") -> type[hyper.Se
         if isinstance(node, ast.ClassDef) and node.name == name:
             namespace = {known: getattr(hyper, known) for known in hyper.__all__}
             namespace |= {"__name__": module} | _base_classes(node, tree, module)
+            if plain := [ast.unparse(line) for line in node.body if isinstance(line, ast.Assign)]:
+                raise UserError(f"{path}: {name}: `{plain[0]}` has no type; write one, as in `layers: int = 2`")
             try:
                 exec(compile(ast.Module([node], []), str(path), "exec", dont_inherit=True), namespace)
             except NameError as error:

@@ -30,7 +30,7 @@ def prepare(dataset: Dataset, places: Places) -> str:
     require_known("column", dataset.units, known, f"units of {where}")
     table.check(parsed, dataset.name, dataset.task, len(dataset.classes), len(dataset.truth))
     if parsed.inputs.shape != (expected := (dataset.rows, dataset.columns)):
-        raise UserError(f"{where} has shape {parsed.inputs.shape}, but the catalogue says {expected}")
+        raise UserError(f"{where} has (rows, columns) {parsed.inputs.shape}, but the catalogue says {expected}")
     summary.check(summary.statistics(parsed, dataset), dataset)
     md5 = parsed.md5
     if dataset.md5 is None:

@@ -14,10 +14,8 @@ from gpbench.errors import UserError
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of a table, under the names of `schema.Expect`.
-
-    The lists `target_*` have a value per target (regression, counts), `class_counts` has one per class
-    (classification); they are empty for other tasks."""
+    """Statistics of a table, under the names of `schema.Expect`. The lists `target_*` have a value per target
+    (regression, counts), `class_counts` has one per class (classification); they are empty for other tasks."""
 
     rows: int
     inputs: int

@@ -13,11 +13,9 @@ import torch
 
 from cases import ALONE, BLOCK, SPLITS, STEPS, Case, assert_close, assert_same, changed, group, numbers, with_hyper
 from gpbench.errors import UserError
-from gpbench.methods.base import State
-from gpbench.predictive.counts import Counts
-from gpbench.predictive.distributions import Categorical, GaussianMixture
+from gpbench.predictive.distributions import GaussianMixture
 from gpbench.study.commands import job
-from gpbench.study.fitting import checkpoint, contract, lightning_module, loop
+from gpbench.study.fitting import checkpoint, lightning_module, loop
 from gpbench.study.fitting import outcome as outcomes
 from gpbench.study.fitting.outcome import Outcome
 
@@ -75,51 +73,6 @@ def test_the_time_cap_stops_at_a_checkpoint_and_the_rest_is_as_if_it_had_not(cas
         assert outcomes[0].reason == f"stopped after 1e-09 minutes at step {stop * BLOCK} of {STEPS}"
     for one, other in zip(case.fit(group(case.cell, *range(SPLITS)), work=work), case.together, strict=True):
         assert_same(one, other)
-
-
-@pytest.mark.parametrize(
-    ("name", "call", "answer", "said"),
-    [
-        ("linear", "fit", (1.0,), "fit returned tuple; it must return a dict"),
-        ("linear", "predict", (0.0, 1.0), "predict returned tuple; it must return a predictive distribution"),
-        ("linear", "predict", Categorical(np.full((1, 9, 3), 1 / 3)), r"predict returned Categorical \[9\]; it must"),
-        ("svgp", "init", None, "init returned NoneType; it must return a State of tensors"),
-        ("svgp", "init", State({"mean": torch.zeros(3)}), "init returned State; it must return a State of tensors"),
-        ("dsvi", "loss", torch.zeros(2, 1), r"loss returned Tensor \[2, 1\]; it must return a tensor of shape \[R\]"),
-        ("svgp", "profile", torch.zeros(()), r"profile returned Tensor \[\]; it must return a tensor of shape \[R\]"),
-        ("dgp_rff", "noise_shapes", (3, 0), "noise_shapes returned tuple; it must return gpbench.methods.base.Shapes"),
-        ("bsgp_1", "step", 0.0, r"step returned float; it must return a tensor of shape \[R\]"),
-        ("bsgp_1", "report", {"a": 1.0}, r"report returned dict; it must return a dict of tensors of shape \[R\]"),
-    ],
-)
-def test_what_is_against_the_contract_of_methods_is_one_line_about_the_method(
-    name, call, answer, said, tmp_path_factory, monkeypatch
-):
-    case = Case(name, "regression", tmp_path_factory)
-    monkeypatch.setattr(type(case.method), call, lambda *_: answer)
-    with pytest.raises(UserError, match=rf"gpbench\.methods\.\w+: {said}"):
-        case.fit(group(case.cell, 0, 1))
-
-
-def test_a_predictive_has_the_classes_of_the_data():
-    method = SimpleNamespace(task="multiclass", num_classes=3)
-    few, right, many = (Categorical(np.full((1, 9, size), 1 / size)) for size in (2, 3, 4))
-    assert [contract._is_of_task(method, each) for each in (few, right, many)] == [False, True, False]
-    assert not contract._is_of_task(method, GaussianMixture(np.zeros((1, 9, 1)), np.ones((1, 9, 1))))
-
-
-def test_a_predictive_of_counts_is_no_density():
-    """Its density would be scored as if it were a probability."""
-    method, unit = SimpleNamespace(task="counts", num_classes=0), np.ones((1, 9, 1))
-    offered = (Counts(unit, [1.0]), GaussianMixture(unit, unit), Categorical(np.full((1, 9, 2), 0.5)))
-    assert [contract._is_of_task(method, each) for each in offered] == [True, False, False]
-
-
-def test_numbers_that_are_sampled_have_a_name_each(tmp_path_factory, monkeypatch):
-    method = Case("bsgp_1", "regression", tmp_path_factory).method
-    monkeypatch.setattr(type(method), "variables", lambda *_: ["w", "w"])
-    with pytest.raises(UserError, match="variables returned list; it must return a list of as many different names"):
-        contract.held(method).variables("w", 2)
 
 
 def test_a_compiled_loss_changes_nothing_but_rounding(mini, monkeypatch):

@@ -123,7 +123,8 @@ class _Columns:
 
     def _number(self, where: str, place: int, cell: Cell) -> float:
         if (value := number(cell)) is None:
-            raise UserError(f"{where}, column {self.names[place]!r}: {str(cell).strip()!r} is not a finite number")
+            fault = f"{str(cell).strip()!r} is not a finite number; say how to treat it by `missing` or `categories`"
+            raise UserError(f"{where}, column {self.names[place]!r}: {fault}")
         return value
 
 

@@ -1,7 +1,5 @@
-"""Draw and write the registered figures of a study.
-
-Snakemake digests the code of every figure when it starts, which imports this package: a second, were Matplotlib here.
-"""
+"""Draw and write the registered figures of a study. Matplotlib is imported where it is used: Snakemake digests the code
+of every figure when it starts, which imports this package, and would take a second more."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpbench.config.validate import require_known
+from gpbench.errors import UserError
 from gpbench.places import write_aside
 from gpbench.report.registry import FIGURES
 
@@ -30,6 +29,8 @@ def draw(view: View, name: str) -> Figure:
 
     def stamped(view: View) -> Figure:
         figure = FIGURES[name].function(view)
+        if not hasattr(figure, "savefig"):
+            raise UserError(f"figure {name!r}: {FIGURES[name].source} returned {type(figure).__name__}, no Figure")
         text = "{name}: protocol {protocol}, budget {budget}".format_map(view.study)
         if figure.legends:  # above its entries: below them is no place
             figure.legends[-1].set_title(text, {"size": 5.5})

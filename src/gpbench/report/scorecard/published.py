@@ -78,8 +78,7 @@ def read_published(folder: str | Path, conf: Path | None = None) -> pd.DataFrame
     for column in ("study", "protocol", "dataset"):
         known = [*config.options(conf, column), *(["any"] if column == "dataset" else [])]
         for row in rows[(rows["study"] != "") & ~rows[column].isin(known)].head(1).itertuples():
-            where = f"{folder}/{row.source}.csv, {row.item}"
-            raise unknown(column, str(getattr(row, column)), known, where)
+            raise unknown(column, str(getattr(row, column)), known, f"{folder}/{row.source}.csv, {row.item}")
     return rows
 
 

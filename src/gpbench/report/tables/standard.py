@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from gpbench import config
-from gpbench.errors import count
+from gpbench.errors import UserError, count
 from gpbench.evaluation.compare import ROUNDING, min_datasets
 from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSION
 from gpbench.evaluation.practical import DECIDED, ROPES
@@ -218,6 +218,8 @@ def table(view: View, name: str) -> Table:
     """The registered table `name` of a study; the note of every table names what has not converged."""
     config.require_known("table", [name], TABLES)
     plain = TABLES[name].function(view)
+    if not isinstance(plain, Table):
+        raise UserError(f"table {name!r}: {TABLES[name].source} returned {type(plain).__name__}, no `render.Table`")
     return replace(plain, note=" ".join(filter(None, (plain.note, view.warning))))
 
 

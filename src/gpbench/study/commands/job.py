@@ -98,10 +98,9 @@ def run_words(where: Places, words: list[str], by_hand: bool = False) -> tuple[F
         if stopping.is_requested() and not store.has(fit_id):
             raise KeyboardInterrupt
     if not remote.pull(store, fit_id):
-        log = f"; log: {store.work(groups[0].group_id) / 'log.txt'}" if groups else ""
-        stopped = [why for status, why in map(store.unfinished, groups) if status == "stopped"]
-        why = f" ({stopped[0]})" if stopped else ""
-        raise UserError(f"fit {fit_id} is not finished; run the same command again to resume it{why}{log}")
+        reasons = [why for status, why in map(store.unfinished, groups) if status == "stopped"]
+        why = [*reasons, *(f"log: {store.work(group.group_id) / 'log.txt'}" for group in groups)][:1]
+        raise UserError("; ".join([f"fit {fit_id} is not finished; run the same command again to resume it", *why]))
     record = store.record(fit_id)
     about = {"fit_id": fit_id, "status": record.status}
     about |= {"scored_on": "training rows"} if record.what.is_final else {}

@@ -13,11 +13,11 @@ from gpbench.methods.base import ClosedFormMethod, SamplerMethod, Shapes, State
 
 STATE = "a State of tensors whose first axis is that of replicas, with params in the type of the inputs"
 OBJECTIVE = "a tensor of shape [R], a number for each replica"
-PREDICT = {"predict": "a predictive distribution of its task: GaussianMixture, Counts, Categorical of all classes, ..."}
+PREDICT = {"predict": "a predictive of its task: Categorical [T] of all classes, GaussianMixture or Counts [T, P], ..."}
 CLOSED_FORM = {"fit": "a dict of what was learnt"} | PREDICT
 STEPPED = {"init": STATE, "start": STATE, "noise_shapes": "gpbench.methods.base.Shapes"} | PREDICT
 STEPPED |= dict.fromkeys(("loss", "profile", "step"), OBJECTIVE)
-SOLVED = {"measure": "a dict of numbers, with iterations and stopped, and without fit_id, step and seconds"}
+SOLVED = {"measure": "a dict of numbers, with iterations and stopped (0 or 1), and without fit_id, step and seconds"}
 CHAIN = {"report": "a dict of tensors of shape [R]", "variables": "a list of as many different names as it has numbers"}
 
 
@@ -27,20 +27,20 @@ def held(method: Any) -> Any:
     asked_of = CLOSED_FORM if isinstance(method, ClosedFormMethod) else STEPPED | of_chains | SOLVED
     for name, wanted in asked_of.items():
         if hasattr(method, name):
-            terms = f"{type(method).__module__}: {name}", wanted
-            setattr(method, name, functools.partial(_ask, method, getattr(method, name), name, *terms))
+            setattr(method, name, functools.partial(_ask, method, getattr(method, name), name, wanted))
     return method
 
 
-def _ask(method: Any, call: Callable[..., Any], name: str, culprit: str, wanted: str, *words: Any, **named: Any) -> Any:
+def _ask(method: Any, call: Callable[..., Any], name: str, wanted: str, *words: Any, **named: Any) -> Any:
     """What a method answers; UserError where it is none of what is wanted."""
     answer = call(*words, **named)
     if named:  # a method may ask itself by keywords
         words = inspect.signature(call).bind(*words, **named).args
-    if not _keeps(name, answer, words) or name == "predict" and not _is_of_task(method, answer):
+    if not _keeps(name, answer, words) or name == "predict" and not _is_of_task(method, answer, words[1].shape[-2]):
         shape = f" {list(answer.shape)}" if hasattr(answer, "shape") else ""
-        returned = f"{type(answer).__name__}{shape}"
-        raise UserError(f"{culprit} returned {returned}; it must return {wanted} (docs/adding.md)")
+        odd = _misfits(name, answer, words) if STEPPED.get(name) == STATE and isinstance(answer, State) else ""
+        returned = f"{name} returned {type(answer).__name__}{shape}{odd and f' with {odd}'}"
+        raise UserError(f"{type(method).__module__}: {returned}; it must return {wanted} (docs/adding.md)")
     if STEPPED.get(name) == STATE:
         _set_apart(answer)
     return answer
@@ -51,13 +51,7 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
         like = next(iter(words[0].params.values())).data
         return isinstance(answer, type(like)) and answer.shape == like.shape[:1]
     if STEPPED.get(name) == STATE:
-        replicas = 1 if name == "init" else len(words[1])
-        if not isinstance(answer, State):
-            return False
-        like = words[0].x if name == "init" else words[0].inputs
-        tensors = [*answer.params.values(), *answer.buffers.values()]
-        in_type = all(getattr(value, "dtype", None) == like.dtype for value in answer.params.values())
-        return in_type and all(getattr(tensor, "shape", ())[:1] == (replicas,) for tensor in tensors)
+        return isinstance(answer, State) and not _misfits(name, answer, words)
     if name == "measure":
         return isinstance(answer, dict) and _is_measured(answer)
     if name == "report":
@@ -70,19 +64,29 @@ def _keeps(name: str, answer: Any, words: tuple[Any, ...]) -> bool:
     return isinstance(answer, dict if name == "fit" else Shapes)
 
 
-def _is_of_task(method: Any, answer: Any) -> bool:
-    """Whether a predictive has all classes of the data and no others, or in regression alone can be rescaled, as
-    densities can: of counts one would be scored as if it were a probability."""
+def _misfits(name: str, state: State, words: tuple[Any, ...]) -> str:
+    """Parts of a state without the replicas as first axis, and params in another type than the inputs."""
+    like, replicas = (words[0].x, 1) if name == "init" else (words[0].inputs, len(words[1]))
+    shapes = {part: [*getattr(value, "shape", ())] for part, value in (state.buffers | state.params).items()}
+    odd = [f"{part} {shape}" for part, shape in shapes.items() if shape[:1] != [replicas]]
+    types = {part: getattr(value, "dtype", type(value)) for part, value in state.params.items()}
+    return ", ".join(odd + [f"{part} in {kind}" for part, kind in types.items() if kind != like.dtype])
+
+
+def _is_of_task(method: Any, answer: Any, rows: int) -> bool:
+    """Whether a predictive of so many rows has all classes of the data and no others, or in regression alone can be
+    rescaled, as densities can: of counts one would be scored as if it were a probability."""
     if method.num_classes:
-        return hasattr(answer, "probabilities") and answer.probabilities().shape[-1] == method.num_classes
-    return hasattr(answer, "affine") == (method.task == "regression") and not hasattr(answer, "probabilities")
+        return hasattr(answer, "probabilities") and answer.probabilities().shape == (rows, method.num_classes)
+    is_shaped = getattr(answer, "shape", None) in (None, (rows, method.num_targets))
+    is_of_task = hasattr(answer, "affine") == (method.task == "regression") and not hasattr(answer, "probabilities")
+    return is_shaped and is_of_task
 
 
 def _is_measured(answer: Mapping[str, Any]) -> bool:
     """Whether a trace can take the numbers of a system beside its own."""
-    if not {"iterations", "stopped"} <= answer.keys() or {"fit_id", "step", "seconds"} & answer.keys():
-        return False
-    are_numbers = all(isinstance(value, Real) for value in answer.values())
+    is_named = {"iterations", "stopped"} <= answer.keys() and not {"fit_id", "step", "seconds"} & answer.keys()
+    are_numbers = is_named and all(isinstance(value, Real) for value in answer.values())
     return are_numbers and math.isfinite(answer["iterations"]) and answer["stopped"] in (0, 1)
 
 

@@ -1,9 +1,8 @@
 """Fits of methods with steps as a LightningModule: what surrounds the numerics of `loop`.
 
-Lightning counts steps by optimiser calls, which is wrong for samplers (none) and for methods with several
-optimisers; so the step number comes from the loader and drives stopping, logging and checkpoints.
-A checkpoint stands at the end of a block of noise, so it needs no generator state and a resumed fit
-continues bit for bit.
+Lightning counts steps by optimiser calls, which is wrong for samplers (none) and for methods with several optimisers;
+so the step number comes from the loader and drives stopping, logging and checkpoints. A checkpoint stands at the end of
+a block of noise, so it needs no generator state and a resumed fit continues bit for bit.
 """
 
 import functools

@@ -34,10 +34,8 @@ class Part(NamedTuple):
 
 
 class Estimate:
-    """Cost of what a study has still to run; of all of it with `everything`.
-
-    Seconds are drawn from the joint posterior of the cost model, so that what is unknown of a family or of the machine
-    is unknown of all its cells together."""
+    """Cost of what a study has still to run; of all of it with `everything`. Seconds are drawn from the joint posterior
+    of the cost model: what is unknown of a family or of the machine is unknown of all its cells together."""
 
     def __init__(self, plan: Plan, everything: bool = False) -> None:
         self.plan = plan

@@ -145,10 +145,8 @@ def _check_varied(study: schema.Study, name: str, variant: Variant, given: list[
 def _by_target(
     places: Places, study: schema.Study, base: dict[str, str], words: list[tuple[str, str]]
 ) -> tuple[Overrides, list[str]]:
-    """Overrides by their targets, and remarks.
-
-    Targets: a method of the study (`*`: every one), the method that variants are of (base: the study's method -> it), a
-    preset, `protocol`, `budget`, `trainer`."""
+    """Overrides by their targets, and remarks. Targets: a method of the study (`*`: every one), the method that
+    variants are of (base: the study's method -> it), a preset, `protocol`, `budget`, `trainer`."""
     by_target: Overrides = {}
     remarks = []
     presets = {preset for by_method in study.presets.values() for preset in by_method.values()}

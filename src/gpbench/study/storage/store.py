@@ -6,12 +6,10 @@
     store/.work/<group>/    group.json, checkpoints, progress of a group of fits that is not finished
     store/.spool/<fit_id>   records that the tracker has not read yet
     store/.locks/<fit_id>   lock of the process that fits it
-
     store/.cleared/         fits that `gpbench retry` moved aside, and damaged ones
 
 A finished fit appears by one rename, sealed (see `seals`). What else lies in the folder is not gpbench's, and is
-neither read nor moved.
-Nothing here knows what kind of fit it is.
+neither read nor moved. Nothing here knows what kind of fit it is.
 """
 
 import contextlib
