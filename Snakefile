@@ -3,7 +3,7 @@
 # runs another, in a results folder of that run;
 #   snakemake --cores 2 figures/cutajar2017_fig2.pdf
 # makes a figure of a paper (docs/papers.md lists them) from the study that it belongs to. `mirror=FOLDER` or
-# `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does, and `site=` holds the trainer's settings for a cluster.
+# `mirror=URL` names a place of raw files, as GPBENCH_MIRROR does, and `site=` holds the trainer's settings for a machine.
 # The study is planned here, in Snakemake's main process, before any job starts.
 import atexit
 import os
@@ -110,10 +110,11 @@ rule all:
         f"{RESULTS}/report.html",
 
 
-# the last line of a run, after all that Snakemake says: what it was for, or how to go on
+# the last line of a run, after all that Snakemake says: what it was for, if that was made, or how to go on
 onsuccess:
-    made = " ".join(item.target for item in REQUESTED) or f"{RESULTS}/report.html"
-    atexit.register(print, f"gpbench: done; see {made}", file=sys.stderr)
+    made = [item.target for item in REQUESTED] or [f"{RESULTS}/report.html"]
+    see = f"; see {' '.join(made)}" if COPIES or all(map(os.path.exists, made)) else ""
+    atexit.register(print, f"gpbench: done{see}", file=sys.stderr)
 
 
 onerror:

@@ -229,7 +229,7 @@ REFUSED = {
     "not a class": (["--target", "y", "--drop", "kind", "colour", "--task", "binary"], ["'y' has 6 values", "--task"]),
     "taken name": (["--target", "y", "--name", "boston"], ["data set 'boston' exists", "--name"]),
     "not a name": (["--target", "y", "--name", "../x"], ["'../x' is not a name of a data set"]),
-    "a word of YAML": (["--target", "y", "--name", "nan"], ["'nan' is not a name of a data set"]),
+    "a word of YAML": (["--target", "y", "--name", "nan"], ["'nan' is not a name of", "no value such as on or null"]),
     "dropped target": (["--target", "y", "--drop", "y"], ["'y' is named twice in --target, --categorical and --drop"]),
     "target and category": (["--target", "y", "--categorical", "y", "kind"], ["'y' is named twice in --target"]),
     "dropped category": (["--target", "y", "--categorical", "kind", "--drop", "kind"], ["'kind' is named twice"]),

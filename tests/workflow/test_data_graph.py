@@ -76,6 +76,7 @@ def test_data_makes_all_that_are_not_on_request(project):
     before = (project.root / "data/raw/a/one.csv").stat().st_mtime_ns
     code, said = run(project, "data")
     assert code == 0, said
+    assert said.splitlines()[-1] == "gpbench: done", "without the report of the study, which was not made"
     assert raw(project) == {"a/one.csv", "a/two.csv"}
     assert (project.root / "data/raw/a/one.csv").stat().st_mtime_ns == before
     assert prepared(project) == {"boston", "both", "first"}

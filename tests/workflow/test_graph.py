@@ -92,6 +92,8 @@ def test_a_run_that_is_killed_is_unlocked_and_completed(study):
 def test_a_study_leaves_its_report(study):
     folder = study.root / "results" / RESULTS
     assert (folder / "report.html").stat().st_size > 10_000
+    last = study.said["rerun"][1].splitlines()[-1]
+    assert last == f"gpbench: done; see results/{RESULTS}/report.html"
     assert {p.stem for p in (folder / "figures").glob("*.pdf")} == FIGURES
     assert {p.stem for p in (folder / "tables").glob("*.csv")} == TABLES
     scores = pd.read_parquet(folder / "scores.parquet")

@@ -164,7 +164,7 @@ def verify(arguments: argparse.Namespace) -> None:
     sys.stderr.writelines(f"{line}\n" for line in damaged)
     print("\n".join(summary))
     if damaged:
-        raise UserError(f"{count(len(damaged), 'line')} above name what is damaged or cannot be read")
+        raise UserError(f"{len(damaged)} damaged or unreadable; see the lines above")
 
 
 def predict(arguments: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ GROUPS = {
 ENTRY_POINTS = "gpbench.conf"
 NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_-]*")  # what every item of conf/ may be called
 OWN_NAME = re.compile(r"(?!(?:true|false|yes|no|on|off|null|nan|inf)$)[a-z][a-z0-9_]{0,59}")
-OWN_NAMES = "at most 60 lower-case letters, digits and _, first a letter, no null"
+OWN_NAMES = "at most 60 lower-case letters, digits and _, first a letter, no value such as on or null"
 """What users may call what they add: no word that YAML and overrides read as another value than text."""
 MOST_NODES = 100_000
 # keys that say what a method is, so that no override may change them

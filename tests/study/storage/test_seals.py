@@ -84,6 +84,7 @@ def test_a_damaged_fit_is_named_and_moved_aside(store, name, gpbench):
     assert answer.code == 1
     assert said in answer.err
     assert f"`gpbench retry {fit_id}` moves it aside" in answer.err
+    assert answer.err.endswith("gpbench: 1 damaged or unreadable; see the lines above\n")
     assert "2 fits: sealed 1, of another edition 0, damaged or unreadable 1" in answer.out
     with pytest.raises(Damaged, match=f"{fit_id}.* is damaged .*; moved to {store.cleared}, and fitted again"):
         store.verified(fit_id)

@@ -34,7 +34,7 @@ hold the printed numbers beside ours, with a verdict for each; column *verdicts*
 where no record is similar, rough coefficients, which are wrong by a factor of three or more in two cells of five.
 **One GPU**: expected minutes, as starting operations takes the time (fitted to docs/gpu.md): {LAUNCH * 1e6:.0f} µs for
 each of the `operations_per_layer` that a method declares, with all splits and replicas of a cell in one batch
-(`overrides="trainer=gpu"`); methods that declare none as on two cores. **State**: *available*, but not run; *has
+(`site="trainer=gpu"`); methods that declare none as on two cores. **State**: *available*, but not run; *has
 results* where its run is committed in docs/results (*in part*: another run of its study); *needs* data that are not
 pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
 """
