@@ -217,6 +217,16 @@ def test_a_paper_without_items_has_an_empty_table(tmp_path):
     assert "## A title (ashman2020)\n" in text
 
 
+def test_the_runs_of_a_study_stand_once_below_the_table(registry):
+    section = (REPOSITORY / "docs" / "papers.md").read_text().partition("(filippone2014)\n")[2].partition("\n## ")[0]
+    table, *runs = section.strip().split("\nRuns of ")
+    assert "](results/filippone2014_efficiency-" not in table
+    assert sum(line.startswith("`filippone2014_efficiency`: ") for line in runs) == 1
+    links = re.findall(r"\[(\w+)\]\(results/filippone2014_efficiency-(\w+)/\)", "".join(runs))
+    assert links == sorted((name, name) for name, _ in links)
+    assert len(links) == len([*(REPOSITORY / "docs" / "results").glob("filippone2014_efficiency-*")])
+
+
 def test_the_list_is_current_but_for_the_costs(registry):
     rows = written()
     expectations = {(i.study, i.overrides): listing.Expected(*rows[i.name][4:7]) for i in registry.values() if i.study}
@@ -291,7 +301,6 @@ def test_the_state_follows_from_what_is_committed(tmp_path, registry):
         folder = tmp_path / "docs" / "results" / name
         folder.mkdir(parents=True)
         (folder / "study.json").write_text(json.dumps({}))
-        link = f"[{name.removeprefix(f'{item.study}-')}](results/{name}/)"
-        part = f"available; has results in part: {link}"
+        part = "available; has results in part (1 run of its study)"
         assert listing.state(where, item) == (f"has [results](results/{name}/)" if name == item.study else part)
     assert listing.state(where, registry["rossi2021_table3"]).startswith("later: needs a study of HIGGS")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpbench import config
+from gpbench.errors import count
 from gpbench.places import Places
 from gpbench.report.papers.items import PUBLISHED, Named, registry
 from gpbench.report.scorecard import verdicts
@@ -35,7 +36,7 @@ where no record is similar, rough coefficients, which are wrong by a factor of t
 **One GPU**: expected minutes, as starting operations takes the time (fitted to docs/gpu.md): {LAUNCH * 1e6:.0f} µs for
 each of the `operations_per_layer` that a method declares, with all splits and replicas of a cell in one batch
 (`site="trainer=gpu"`); methods that declare none as on two cores. **State**: *available*, but not run; *has
-results* where its run is committed in docs/results (*in part*: another run of its study); *needs* data that are not
+results* where its run is committed in docs/results (*in part*: runs listed below the table); *needs* data that are not
 pinned; *lacks* lines that were printed, with the reason; *later* with what it needs.
 """
 CORE_LIMIT = "a core"
@@ -60,8 +61,7 @@ def document(where: Places, expectations: dict[tuple[str, str], Expected]) -> st
     """The same with given expectations for every (study, overrides)."""
     items, parts = registry(where.conf), [INTRODUCTION]
     for paper in config.options(where.conf, "paper"):
-        of_paper = [item for item in items.values() if item.paper == paper]
-        parts.append(_section(where, paper, of_paper, expectations))
+        parts.append(_section(where, paper, [item for item in items.values() if item.paper == paper], expectations))
     return "\n".join(parts)
 
 
@@ -80,7 +80,11 @@ def _section(where: Places, paper: str, items: list[Named], expectations: dict[t
     page = where.root / "published" / "claims" / f"{paper}.yaml"
     link = f"[What it claims, and what was found](papers/{paper}.md)\n\n" * page.is_file()
     title = config.compose(where.conf, "paper", paper).title
-    return f"## {title} ({paper})\n\n{link}" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    text = f"## {title} ({paper})\n\n{link}" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+    for study in dict.fromkeys(item.study for item in items if item.study):
+        links = ", ".join(f"[{name.removeprefix(f'{study}-')}](results/{name}/)" for name in of_study(where, study))
+        text += f"\nRuns of `{study}`: {links}.\n" * bool(links)
+    return text
 
 
 def verdicts_by_item(card: Path) -> dict[tuple[str, str], str]:
@@ -96,13 +100,16 @@ def state(where: Places, item: Named) -> str:
     """Whether the item is for later, available, or has committed results."""
     if item.later:
         return f"later: needs {item.later}"
-    committed = sorted(path.parent.name for path in (where.root / "docs" / "results").glob("*/study.json"))
-    name = run_name(item.study, item.overrides)
-    if name in committed:
+    runs, name = of_study(where, item.study), run_name(item.study, item.overrides)
+    if name in runs:
         return f"has [results](results/{name}/)"
-    of_study = [name for name in committed if name == item.study or name.startswith(f"{item.study}-")]
-    links = ", ".join(f"[{name.removeprefix(f'{item.study}-')}](results/{name}/)" for name in of_study)
-    return f"available; has results in part: {links}" if links else "available"
+    return f"available; has results in part ({count(len(runs), 'run')} of its study)" if runs else "available"
+
+
+def of_study(where: Places, study: str) -> list[str]:
+    """The committed runs of a study."""
+    names = sorted(path.parent.name for path in (where.root / "docs" / "results").glob("*/study.json"))
+    return [name for name in names if name == study or name.startswith(f"{study}-")]
 
 
 def missing(where: Places, item: Named) -> str:

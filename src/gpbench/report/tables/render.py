@@ -64,8 +64,7 @@ def write_formats(table: Table, stem: Path) -> list[Path]:
 def to_markdown(table: Table) -> str:
     """Pipe table with its caption above and its note below."""
     head, *body = [[_markdown_cell(cell) for cell in row] for row in _rows(table.shown)]
-    ruled = [head, ["---"] * len(head), *body]
-    text = "\n".join("| " + " | ".join(row) + " |" for row in ruled)
+    text = "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *body])
     parts = (f"**{escape_markdown(table.caption)}**", text, escape_markdown(table.note))
     return "\n\n".join(filter(None, parts)) + "\n"
 

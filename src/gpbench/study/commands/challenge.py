@@ -144,8 +144,7 @@ def _scored(
             try:
                 scores = scoring.of_points_alone(points, facts)
             except ValueError as error:
-                likelihoods = points["log_density"].to_numpy()
-                row = points["row"].iloc[int(likelihoods.argmin())]
+                row = points["row"].iloc[int(points["log_density"].to_numpy().argmin())]
                 least = "a probability or density of 0, or a number that is too large, cannot be scored"
                 raise UserError(f"{place}: {error}; {least} (row {row})") from None
             yield (str(name), int(split)), Scored(points, facts, scores, of)

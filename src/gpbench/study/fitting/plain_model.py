@@ -50,8 +50,7 @@ def _encoded(value: Any, arrays: list[np.ndarray]) -> Any:
     if cls.__module__.split(".")[0] != PACKAGE:
         raise UserError(f"a closed form's model holds a {cls.__module__}.{cls.__qualname__}; keep numbers and arrays")
     # compiled classes without attributes of their own have none
-    state = dict(getattr(value, "__dict__", {}))
-    return {"object": [cls.__module__, cls.__qualname__, _encoded(state, arrays)]}
+    return {"object": [cls.__module__, cls.__qualname__, _encoded(dict(getattr(value, "__dict__", {})), arrays)]}
 
 
 def _decoded(node: Any, arrays: Any) -> Any:

@@ -162,8 +162,7 @@ class _Strip(ast.NodeTransformer):
         return node
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST | None:
-        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        return None if is_text else node
+        return None if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str) else node
 
     def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
         is_for_types = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"

@@ -222,8 +222,7 @@ def _curves(ended: Ended, plan: FrozenPlan) -> dict[str, list[committed.Row]]:
     """Committed file -> its lines of the done fits that the store has."""
     lines: dict[str, list[committed.Row]] = {name: [] for name in committed.CURVES}
     for cell, fit in {fit.fit_id: (cell, fit) for cell, fit in plan.fits}.values():
-        record = ended.stored(fit.fit_id)
-        if record is None or judged(ended, cell, fit)[0] != "done":
+        if ended.stored(fit.fit_id) is None or judged(ended, cell, fit)[0] != "done":
             continue
         folder = ended.store.folder(fit.fit_id)
         trace, points = arrays.trace(folder), folder / "points.parquet"

@@ -74,8 +74,7 @@ def read(path: Path) -> Content | None:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    sealed = isinstance(content, dict) and content.pop("seal", None) == _of_later(path, content)
-    return content if sealed else None
+    return content if isinstance(content, dict) and content.pop("seal", None) == _of_later(path, content) else None
 
 
 def _of_record(content: Content) -> str:
