@@ -180,6 +180,26 @@ def test_layers_draw_from_the_dense_conditionals():
     assert ((white.T.cov() - torch.eye(3, dtype=y.dtype)).abs() < 4 * math.sqrt(2 / draws)).all()
 
 
+def test_predictions_see_the_spread_of_the_hidden_layer():
+    """Mean and variance of F2 + noise, F1* integrated out by Gauss and Hermite's rule."""
+    state, draws = chains(bumps()), 600
+    state.samples = {"v": [state.params["v"]] * draws}
+    x = torch.tensor([-2.8, 0.1, 2.9], dtype=torch.float64)
+    found = method().predict(state, x[None, :, None], keys(1)[0])
+    mean, covariance = dense_conditionals(state, x)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    train, y, weights = hidden_of(state)[0], state.buffers["y"][0], weights / weights.sum()
+    top = torch.linalg.inv(gram("layer2", train, train) + NOISE_VARIANCE * torch.eye(12, dtype=y.dtype))
+    for t in range(3):
+        f1 = mean[t] + covariance[t, t].sqrt() * torch.from_numpy(nodes)
+        cross = gram("layer2", train, f1)
+        of_mean = (cross.T @ top @ y).numpy()
+        within = SCALES["layer2"][1] - (cross * (top @ cross)).sum(0).numpy() + NOISE_VARIANCE
+        spread = np.sqrt(weights @ of_mean**2 - (weights @ of_mean) ** 2)
+        assert found.mean()[t, 0] == pytest.approx(weights @ of_mean, abs=4 * spread / math.sqrt(draws) + 1e-6)
+        assert found.variance()[t, 0] == pytest.approx(weights @ within + spread**2, rel=0.1)
+
+
 @pytest.mark.slow
 def test_the_predictive_is_the_law_of_the_second_layer_and_the_noise():
     data, draws = bumps(), 1000

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gp_cases import flat_loss, keys, loss_and_gradient, perturbed, problem, training_set
+from scipy.linalg import hadamard
 
 from cases import Case
 from gpbench.evaluation import metrics
@@ -32,10 +33,10 @@ def probes(n: int, count: int, seed: int) -> torch.Tensor:
     return quadrature.rademacher(n, count, torch.Generator().manual_seed(seed))
 
 
-def estimated(method, state, batch, count: int, seed: int):
-    """Loss, and gradient of the surrogate by name."""
+def estimated(method, state, batch, count: int, seed: int, signs=None):
+    """Loss, and gradient of the surrogate by name; signs `[n, N]` in place of random ones."""
     params = {name: value.clone().requires_grad_() for name, value in state.params.items()}
-    signs = probes(batch.x.shape[1], count, seed)
+    signs = probes(batch.x.shape[1], count, seed) if signs is None else signs
     estimate = method.estimate(params, batch.x[0], batch.y[0], signs, torch.Generator().manual_seed(seed))
     return estimate, dict(zip(params, torch.autograd.grad(estimate.surrogate, list(params.values())), strict=True))
 
@@ -54,6 +55,16 @@ def test_dense_gradient_is_that_of_differences(task):
             )
             slope = ((up - down) / 2e-5).item()
             assert gradient[name].flatten()[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_probes_that_are_orthogonal_give_the_exact_gradient(task):
+    """Signs of which R R^T / N = I leave nothing to chance; those of a Hadamard matrix are as many as rows."""
+    method, dense, state, batch = made(task, 16, tolerance=1e-10)
+    _, exact = loss_and_gradient(dense, state, batch, NONE)
+    _, found = estimated(method, state, batch, 16, 0, torch.from_numpy(hadamard(16)).double())
+    for name, truth in exact.items():
+        torch.testing.assert_close(-found[name], truth, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("task", ["regression", pytest.param("binary", marks=pytest.mark.slow)])
@@ -193,6 +204,18 @@ def test_a_step_is_that_of_adagrad():
         torch.testing.assert_close((state.params[name] - value).abs(), expected)
     assert method.report(state)["iterations"] > 0
     assert method.report(state)["unsolved"] == 0
+
+
+def test_reports_are_means_over_steps(monkeypatch):
+    x, y = problem("regression", 20)
+    data, method = training_set(x, y), gp_pcg.Method(gp_pcg.Hyperparameters(), "regression")
+    state, estimate = method.start(data, keys(1)), method.estimate
+    noise = Noise(torch.zeros(1, 1).double(), probes(20, 4, 0)[None])
+    for step, told in enumerate([(4.0, 1.0), (10.0, 0.5), (1.0, 0.0)]):
+        counts = dict(zip(gp_pcg.COUNTED, torch.tensor(told), strict=True))
+        monkeypatch.setattr(method, "estimate", lambda *given, counts=counts: estimate(*given)._replace(**counts))
+        method.step(state, data.full(), noise, step, 3)
+    assert {name: value.item() for name, value in method.report(state).items()} == {"iterations": 5.0, "unsolved": 0.5}
 
 
 @pytest.mark.parametrize(("tolerance", "low", "high"), [(1e-5, 1.2, np.inf), (1e-8, 0.999, 1.001)])

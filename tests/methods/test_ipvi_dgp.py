@@ -1,3 +1,5 @@
+import math
+
 import gp_cases as cases
 import numpy as np
 import pytest
@@ -176,6 +178,19 @@ def test_a_hidden_layer_that_adds_nothing_changes_nothing():
     here = shallow.propagate(State(one), batch.x, e[1:], [])
     for ours, expected in zip(there, here, strict=True):
         torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
+
+
+def test_players_start_at_glorots_uniform_weights_and_the_scale_that_robust_max_cannot_see_stays():
+    """Of 30 values and 40 inputs to 30 values, or to one: within sqrt(6 / 100) and sqrt(6 / 71)."""
+    ours = method("multiclass", layers=2)
+    state = ours.start(cases.training_set(*cases.problem("multiclass", num_inputs=40)), cases.keys(1))
+    for player, size in (("generator", 30), ("discriminator", 1)):
+        weights = state.params[f"layer1.{player}_weight"].abs()
+        assert weights.shape == (1, 70, size)
+        assert 0.9 < float(weights.max()) / math.sqrt(6 / (70 + size)) < 1
+        assert not state.params[f"layer1.{player}_bias"].any()
+    assert ours.frozen(0, 1) == {"layer2.log_outputscale"}
+    assert not method("binary").frozen(0, 1)
 
 
 def test_predictions_do_not_depend_on_how_rows_are_cut(monkeypatch):

@@ -12,6 +12,8 @@ from gpbench.errors import UserError
 from gpbench.gp.jitter import DEFAULT_JITTER
 from gpbench.methods import multinomial_gp
 from gpbench.methods.multinomial_gp import Hyperparameters, Method
+from gpbench.sampling.latent import multinomial
+from gpbench.sampling.latent.weights import WeightsHMC, WeightsRMHMC, WeightsWalk
 from gpbench.streams import Key
 
 F64 = torch.float64
@@ -156,6 +158,26 @@ def test_a_step_returns_the_log_density_of_the_state_it_leaves(kind):
     assert expected.std() > 0.5
     constants = objective + expected
     torch.testing.assert_close(constants, constants[0, 0].expand_as(constants), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("approach", "of_f", "of_theta"),
+    [
+        ("a", multinomial.HMC, WeightsHMC),
+        ("b", multinomial.HMC, WeightsHMC),
+        ("c", multinomial.RMHMC, WeightsHMC),
+        ("d", multinomial.RMHMC, WeightsRMHMC),
+        ("e", multinomial.HMC, WeightsWalk),
+        ("f", multinomial.RMHMC, WeightsWalk),
+    ],
+)
+def test_approaches_are_the_rows_of_the_published_table(approach, of_f, of_theta):
+    """filippone2012, table 1; a has the mass I, and b and e that of the class frequencies."""
+    m, rows = method(approach=approach, leapfrogs=7), data()
+    latents, theta = m.operator(m.model(m.start(rows, KEYS).buffers, rows.full())).parts
+    assert (type(latents), type(theta)) == (of_f, of_theta)
+    assert {part.leapfrogs for part in (latents, theta) if hasattr(part, "leapfrogs")} == {7}
+    assert getattr(latents, "homogeneous", None) == {"a": False, "b": True, "e": True}.get(approach)
 
 
 @pytest.mark.parametrize(("approach", "weights"), [*((name, "learned") for name in "abcdef"), ("e", "dirichlet")])

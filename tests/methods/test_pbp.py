@@ -125,6 +125,27 @@ def test_gamma_has_the_moments_of_the_exact_posterior():
     assert pbp.matched(a, b, *log_z) == pytest.approx((a + 0.5, b + g**2 / 2))
 
 
+def moments_after(mean: float, variance: float, gap: float, a: float, b: float) -> tuple[float, float]:
+    """Gamma (a, b) of a precision with the first two moments after N(gap; mean, variance + 1 / precision), the latter
+    a Student's t that has b / (a - 1) for its variance, as hernandezlobato2015 have it."""
+    z, z1, z2 = (stats.norm(mean, np.sqrt(variance + b / (a + k - 1))).pdf(gap) for k in range(3))
+    first, second = z1 / z * a / b, z2 / z * a * (a + 1) / b**2
+    rate = first / (second - first**2)
+    return first * rate, rate
+
+
+def test_noise_and_prior_move_to_the_moments_after_a_factor():
+    layers, x, y = network(2, 1), np.array([0.5, -1.0]), np.array([1.3])
+    (mean,), (variance,) = pbp.forward(layers, x)[-1][1]
+    _, noise = pbp.include(layers, (3.0, 2.0), x, y)
+    assert noise == pytest.approx(moments_after(mean, variance, y[0], 3.0, 2.0))
+    prior = pbp.Prior(layers)
+    m, v, factor = 0.9, 0.2, np.array([0.4, 1.5, 0.0, 0.0])  # of the weight alone, so that lambda has no cavity
+    prior.refined(m, v, factor)
+    cavity = 1 / (1 / v - 1.5)
+    assert (prior.a, prior.b) == pytest.approx(moments_after(cavity * (m / v - 0.4), cavity, 0.0, 6.0, 6.0))
+
+
 def test_moments_that_no_gamma_has_leave_it_as_it_is():
     assert pbp.matched(3.0, 2.0, 0.0, 5.0, 0.0) == (3.0, 2.0)
 

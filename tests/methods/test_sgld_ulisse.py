@@ -12,7 +12,7 @@ from gpbench.methods import gp_pcg, sgld_ulisse
 from gpbench.methods.base import State
 from gpbench.methods.training_rows import Batch
 from gpbench.sampling import diagnostics
-from gpbench.solvers import conjugate_gradients
+from gpbench.solvers import conjugate_gradients, ulisse
 from gpbench.streams import Key
 
 KEY = Key("smooth", "common", 0)
@@ -63,6 +63,29 @@ def test_the_gradient_is_exact_on_average_over_all_probes(ard):
         probe, start = train.x.new_tensor(signs)[:, None], train.x.new_zeros(5, 2)
         found.append(made.gradient(psi, train.x[0], train.y[0], probe, start, train.x.new_full((3,), 0.5))[0])
     torch.testing.assert_close(torch.stack(found).mean(0), exact, rtol=1e-6, atol=1e-8)
+
+
+def test_the_gradient_is_made_of_two_estimates_for_the_targets_and_one_for_every_probe(monkeypatch):
+    """1/2 a_1^T dK_y a_2 - 1/(2 N_r) sum_j s_j^T dK_y r_j of any estimates, with dK_y by finite differences."""
+    train, made, rng = rows(5), method(num_probes=3), np.random.default_rng(0)
+    estimates, probes, psi = rng.standard_normal((5, 5)), rng.choice([-1.0, 1.0], (5, 3)), np.array([0.2, -1.0, -0.5])
+    given = property(lambda _: torch.from_numpy(estimates), lambda *_: None)
+    monkeypatch.setattr(ulisse.Ulisse, "estimates", given, raising=False)
+    start, uniform = train.x.new_zeros(5, 4), train.x.new_full((5,), 0.5)
+    inputs = torch.from_numpy(psi), train.x[0], train.y[0], torch.from_numpy(probes), start, uniform
+    found, quadratic, _ = made.gradient(*inputs)
+
+    def covariance(psi):
+        sigma, noise, tau = np.exp(psi)
+        squares = np.square(train.x[0].numpy()[:, None] - train.x[0].numpy()).sum(-1)
+        return sigma * np.exp(-tau * squares) + noise * np.eye(5)
+
+    for p, step in enumerate(1e-6 * np.eye(3)):
+        slope = (covariance(psi + step) - covariance(psi - step)) / 2e-6
+        expected = 0.5 * estimates[:, 0] @ slope @ estimates[:, 1]
+        expected -= np.einsum("ij,ik,kj->", estimates[:, 2:], slope, probes) / 6
+        assert float(found[p]) == pytest.approx(expected, rel=1e-6)
+    assert float(quadratic) == pytest.approx(train.y[0, :, 0].numpy() @ estimates[:, 0])
 
 
 def test_the_start_is_the_maximum_for_a_subset_and_M_its_inverse_hessian():

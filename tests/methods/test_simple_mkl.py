@@ -147,6 +147,20 @@ def test_the_sharpest_probabilities_that_held_out_values_allow():
     assert 2 < sure < 10
 
 
+def test_the_penalty_is_the_first_of_those_that_held_out_rows_bear_best(monkeypatch):
+    """Of 30 rows in order of their class, 15, 24, 24 and 18 are told right."""
+    right = {0.1: 15, 1.0: 24, 10.0: 24, 100.0: 18}
+    x, y = data(3)
+    order = np.sort(y)
+
+    def held_out(_, problem):
+        return np.eye(3)[np.where(np.arange(30) < right[problem.C], order, (order + 1) % 3)]
+
+    monkeypatch.setattr(simple_mkl.Method, "_held_out", held_out)
+    _, model = fitted(x, y, penalties=tuple(right))
+    assert (model["C"], model["held_out"]) == (1.0, 0.8)
+
+
 def test_the_order_of_the_rows_does_not_matter():
     x, y = data(3)
     order = np.random.default_rng(0).permutation(len(x))

@@ -63,6 +63,7 @@ def test_at_the_start_it_is_the_greedy_sparse_gp(architecture, hidden, layers):
         tolerance = 0.05 if architecture == "convolution" and hidden == "aca" else 5e-3
         near = abs(x[0, :, 0].numpy()) < 1.5  # where a constant lengthscale is no extrapolation
         assert found.mean()[near] == pytest.approx(sparse.mean()[near], abs=tolerance)
+        assert found.variance()[near] == pytest.approx(sparse.variance()[near], abs=tolerance)
 
 
 def test_fully_sparse_with_all_rows_is_full_as_its_noise_vanishes():
