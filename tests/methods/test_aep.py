@@ -105,8 +105,10 @@ def test_predictions_are_moments_of_the_posterior_sampled_layer_by_layer():
 def test_where_layers_start():
     x, y = cases.problem("regression", n=60)
     data = cases.training_set(x, y)
-    ours = method(num_inducing=5)
+    ours = method(num_inducing=5, outputscale=0.3, hidden_outputscale=1.7, hidden_lengthscale=2.2)
     params = ours.start(data, cases.keys(1)).params
+    scales = [params[f"layer{number}.log_outputscale"].exp().item() for number in (1, 2)]
+    assert [*scales, params["layer2.log_lengthscale"].exp().mean().item()] == pytest.approx([0.3, 1.7, 2.2])
     distances = torch.pdist(x).sort().values
     np.testing.assert_allclose(params["layer1.log_lengthscale"].exp(), 0.5 * np.median(distances))
     np.testing.assert_allclose(params["layer2.inducing_inputs"][0], np.linspace([-1, -1], [1, 1], 5))

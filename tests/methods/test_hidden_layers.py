@@ -1,5 +1,6 @@
 """Hidden layers of deep GPs against dense algebra: what they are at new inputs, and that an M-step keeps them."""
 
+import pytest
 import torch
 from stride_cases import KEY, disturbed, method, rows, started
 
@@ -23,6 +24,17 @@ def test_sparse_layers_at_new_inputs_are_interpolated_from_their_own_values_at_t
             below = chol @ state.params[name][0, s]
             weights = torch.linalg.solve(k(z, z) + 0.05 * eye, below - z)
             torch.testing.assert_close(found[s, 0], NEW[0] + k(NEW[0], z) @ weights, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("hidden", ["full", "sparse"])
+def test_layers_of_fewer_outputs_start_at_the_inputs_mapped_to_them(hidden):
+    made = method(hidden=hidden, layers=3, hidden_width=1)
+    buffers = started(made, rows(d=2)).buffers | {"start_map": torch.tensor([[[0.6], [0.8]]]).double()}
+    params, kept = made.hidden.begin(buffers)
+    values = {"full": "_all", "sparse": "_at_inducing"}[hidden]
+    for found in getattr(made.hidden, values)(params, buffers | kept):
+        start = buffers["x"][:, None, : found.shape[2]] @ buffers["start_map"]
+        torch.testing.assert_close(found, start, rtol=0, atol=1e-6)
 
 
 def test_cross_approximated_values_stay_where_pivots_are_found_anew():

@@ -39,8 +39,15 @@ def test_one_layer_starts_with_the_bound_of_sgpr_where_q_is_stationary(targets):
 
 
 def test_q_is_that_of_all_rows_whatever_rows_the_optimum_is_of(monkeypatch):
-    batch = training(rows=40).full()
+    batch, rows, profile = training(rows=40).full(), set(), sgpr.Method.profile
+
+    def seeing(method, state, some):
+        rows.add(some.x.shape[1])
+        return profile(method, state, some)
+
+    monkeypatch.setattr(sgpr.Method, "profile", seeing)
     best = optimum_of(batch, start_rows=25)
+    assert rows == {25}
     method = sgpr.Method(sgpr.Hyperparameters(num_inducing=6), "regression")
     a, unexplained = method.rows(best, batch.x)
     precision = torch.eye(6) + a @ a.mT / best["log_noise_variance"].exp()
