@@ -148,6 +148,44 @@ def test_a_mini_batch_stands_for_all_rows():
         torch.testing.assert_close(value, ends[1][name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("friction", [0.05, 0.4])
+def test_a_step_after_burn_in_has_the_friction_set(friction):
+    """p <- (1 - b) p - e^2 G + N(0, 2 b e^2 / N): from one place without momentum and noise, with p = 1, with noise."""
+    _, state, batch = toy(3)
+    method = Method(Hyperparameters(num_inducing=3, friction=friction, step_size=0.02), "regression")
+    state.memory, before = sghmc.init(method.sampled(state.params)), sghmc.flatten(method.sampled(state.params))
+    state.memory["momentum"][1] = 1.0
+    noise = torch.zeros(3, noise_size(method, state, 5), dtype=torch.float64)
+    noise[2, : 1 + before.shape[1]] = 1.0
+    method.step(state, batch, split(method, state, batch, noise), 9, 10)
+    without, with_momentum, with_noise = sghmc.flatten(method.sampled(state.params)) - before
+    torch.testing.assert_close(with_momentum - without, torch.full_like(without, 1 - friction))
+    torch.testing.assert_close(with_noise - without, torch.full_like(without, 0.02 * math.sqrt(2 * friction / 5)))
+
+
+def test_hidden_values_are_a_sample_of_the_dense_conditional():
+    method = Method(Hyperparameters(num_inducing=3, layers=2), "regression")
+    x = torch.linspace(-1, 1, 6, dtype=torch.float64)[None, :, None]
+    state = method.init(Batch(x, torch.sin(2 * x), torch.ones(1, 6, dtype=torch.float64)), Key("toy", "toy", 0))
+    source = torch.Generator().manual_seed(0)
+    for name, value in state.params.items():
+        state.params[name] = value + 0.5 * torch.randn(value.shape, generator=source, dtype=torch.float64)
+    eps = torch.randn(1, 1, 6, 1, generator=source, dtype=torch.float64)
+
+    def conditional(name, f):
+        z, v, lengthscale, scale = (state.params[f"{name}.{part}"][0] for part in ("inducing_inputs", *PARTS))
+        zz, zx = (scale.exp() * (-0.5 * torch.cdist(z, to).square() / (2 * lengthscale).exp()).exp() for to in (z, f))
+        root = torch.linalg.cholesky(zz + method.hyper.jitter * scale.exp() * torch.eye(3))
+        a = torch.linalg.solve(root, zx)
+        return a.mT @ v, (scale.exp() - a.square().sum(0))[:, None]
+
+    mean, variance = conditional("layer1", x[0])
+    expected = conditional("layer2", x[0] * state.buffers["layer1.mean_map"][0] + mean + variance.sqrt() * eps[0, 0])
+    found = method.propagate(method.layers(state.params), state.buffers, x, eps)
+    for ours, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours[0], other, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("prior", ["normal", "dpp"])
 def test_every_layer_has_its_priors(prior):
     method = Method(Hyperparameters(num_inducing=3, layers=3, hidden_width=2, prior=prior), "regression")

@@ -229,6 +229,15 @@ def test_a_draw_is_one_function_whatever_the_rows():
         torch.testing.assert_close(ours, expected[:, :, 10:13], rtol=1e-8, atol=1e-8)
 
 
+def test_a_hidden_layer_without_amplitude_passes_on_its_inputs_on_singular_vectors():
+    deep = method(layer_noise_variance=0.0, hidden_width=2)
+    batch, state = start(deep)
+    state.params["layer1.log_outputscale"] = torch.full((1,), -60.0).double()
+    hidden, _ = deep.functions(state, batch.x, cases.keys(1)[0])
+    passed_on = batch.x @ mean_map(batch.x, 2)
+    torch.testing.assert_close(hidden, passed_on.expand_as(hidden), rtol=0, atol=1e-9)
+
+
 def test_mean_map_keeps_pads_or_projects_on_the_singular_vectors():
     x = torch.as_tensor(np.random.default_rng(0).normal(size=(2, 50, 4)))
     identity = torch.eye(4, dtype=torch.float64)

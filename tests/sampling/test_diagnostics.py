@@ -71,6 +71,16 @@ def test_the_halves_of_a_single_chain_are_compared():
     np.testing.assert_allclose(found["ess_bulk"], DRAWS / 3, rtol=0.2)
     assert (diagnostics.summary(single + np.linspace(0, 2, DRAWS)[:, None])["r_hat"] > 1.1).all()
     assert np.isnan(diagnostics.summary(single[:, :7])["r_hat"]).all()
+    # of an odd number of draws the middle one is in no half
+    odd, halves = single[:, :-1], np.concatenate([single[:, : DRAWS // 2 - 1], single[:, DRAWS // 2 : -1]])
+    assert diagnostics.summary(odd)["r_hat"].tolist() == diagnostics.summary(halves)["r_hat"].tolist()
+
+
+def test_monte_carlo_errors_of_independent_normal_draws():
+    """1 / sqrt(N) of their mean and 1 / sqrt(2 N) of their standard deviation, which are 0 and 1."""
+    found, count = diagnostics.monte_carlo_errors(autoregressive(0.0)), CHAINS * DRAWS
+    np.testing.assert_allclose(found["mean"], count**-0.5, rtol=0.05)
+    np.testing.assert_allclose(found["sd"], (2 * count) ** -0.5, rtol=0.05)
 
 
 def chains() -> list[dict[str, np.ndarray]]:
@@ -110,6 +120,8 @@ def test_covariance_parameters_are_reported_and_not_judged():
     drawn = chains()
     plain = diagnostics.mixing(drawn)
     assert plain["r_hat_covariance"] < 1.05, "a parameter that no chain moves is no draw"
+    lengthscales = np.stack([chain["lengthscale"] for chain in drawn])
+    assert plain["ess_covariance"] == diagnostics.summary(lengthscales)["ess_bulk"].min()
     slow = [chain | {"slow": np.repeat(chain["lengthscale"][::50], 50, axis=0)} for chain in drawn]
     assert diagnostics.mixing(slow)["ess_covariance"] < plain["ess_covariance"] / 5, "the least"
     drawn[0]["lengthscale"] += 3.0
