@@ -109,9 +109,10 @@ def test_mixing_is_the_worst_of_mean_and_log_density():
 
 
 def test_chains_that_swing_have_more_effective_draws_than_moves():
-    """Only of chains that mostly stand still are moves the limit."""
+    """Only of chains that mostly stand still are moves the limit: not where a tenth of the draws are the one before."""
     noise = np.random.default_rng(0).standard_normal((4, 2, 501, 3, 1))
     swinging = noise[:, :, 1:] - 0.5 * noise[:, :, :-1]  # a correlation of -0.4 with the draw before
+    swinging[:, :, 10::10] = swinging[:, :, 9:-1:10]
     drawn = [{"mean": mean, "log_density": density, "rows": np.arange(3)} for mean, density in swinging]
     assert diagnostics.mixing(drawn)["ess_bulk"] > 4 * 500
 
@@ -239,6 +240,17 @@ def test_convergence_is_the_worst_of_the_watched_variables_and_of_all_moments():
     assert "r_hat_classic_10000" not in found
     stuck = np.broadcast_to(np.arange(CHAINS)[:, None, None], (CHAINS, DRAWS, 2))
     assert diagnostics.convergence(left(stuck, [DRAWS]))["r_hat_classic"] == np.inf
+
+
+def test_convergence_is_also_that_of_watched_variables_and_of_the_location_of_all():
+    """Where the watched ones disagree, and the other ones, slow ones, have more effective draws in their tails."""
+    chains = left(autoregressive(0.99, quantities=4), [DRAWS])
+    for number, chain in enumerate(chains):
+        chain["draws"] = chain["draws"] + number
+    found = diagnostics.convergence(chains)
+    watched, every = (diagnostics.summary(np.stack([chain[name] for chain in chains])) for name in ("draws", "every"))
+    assert found["r_hat"] == watched["r_hat"].max() > every["r_hat"].max()
+    assert found["ess_every"] == every["ess_bulk"].min() < every["ess_tail"].min()
 
 
 def test_a_chain_that_moved_once_has_not_hundreds_of_effective_draws():
