@@ -83,6 +83,26 @@ def test_a_window_ends_with_shrunk_variances_and_a_step_size_learnt_anew():
     assert float(tuner.settings(memory, 21, 80)[0]) == pytest.approx(math.exp(expected))
 
 
+def test_dense_scales_are_a_factor_of_the_shrunk_covariance():
+    tuner, rng = StepAndScale("walk", 0.25, 0.1, size=2, dense=True), np.random.default_rng(0)
+    memory = tuner.start(torch.zeros(1, 3, dtype=F64))
+    seen = torch.from_numpy(rng.standard_normal((20, 1, 3)) @ [[1.0, 0.8, 0.0], [0.0, 0.5, 0.0], [0.0, 0.0, 1.0]])
+    for step in range(20):
+        memory |= tuner.learn(memory, step, 80, torch.ones(1, dtype=F64), seen[step])
+    scale = memory["walk.scale"][0]
+    expected = (9 * np.cov(seen[10:, 0, :2].T) + 5 * np.eye(2)) / 15
+    np.testing.assert_allclose(scale @ scale.mT, expected)
+    assert scale[0, 1] == 0
+
+
+def test_transitions_beyond_runs_of_equal_length_change_nothing():
+    """Of 40 in burn-in 30 are runs."""
+    tuner = ExpectedJump("hmc", 6)
+    memory, accepted = run(tuner, 41, 40, [1.0])
+    for step in range(30, 40):
+        assert tuner.learn(memory, step, 40, accepted, torch.ones(1, 5, dtype=F64)) == {}
+
+
 def test_dual_averaging_follows_the_published_recursion():
     # hoffman2014, algorithm 5: gamma 0.05, t0 10, kappa 0.75, mu = log(10 e_0)
     tuner, rng = DualAveraging("hmc", 0.8, 0.3), np.random.default_rng(0)

@@ -14,6 +14,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 from gpbench.errors import UserError
 from gpbench.gp import latent_likelihoods
 from gpbench.gp.jitter import DEFAULT_JITTER
+from gpbench.gp.linalg import solve
 from gpbench.sampling.latent import approximations
 from gpbench.sampling.latent.approximations import ep, laplace
 from gpbench.sampling.latent.model import Model, Prior
@@ -99,6 +100,18 @@ def test_newtons_method_ends_with_the_first_step_below_the_published_length(monk
         before, expected = mode, torch.where(ends, steps, expected)
     assert (expected > 0).all()
     assert torch.equal(found, expected)
+
+
+def test_no_step_of_newtons_method_lowers_the_density(monkeypatch):
+    """From f = 0 the first one, to the maximum of a parabola, would lead to e^f = e^19 where the count is 20."""
+    model, psi, chol = problem("poisson", rows=8, spread=5.0)
+    model = dataclasses.replace(model, y=torch.full_like(model.y, 20.0))
+    values = [model.log_lik(torch.zeros_like(model.y))]
+    for steps in range(1, 8):
+        monkeypatch.setattr(approximations, "MOST_STEPS", steps)
+        f, _ = approximations._mode(model, psi)
+        values.append(model.log_lik(f) - 0.5 * solve(chol, f).square().sum(1))
+    assert (torch.stack(values).diff(dim=0) > -2 * approximations.SLACK).all()
 
 
 def test_ep_has_the_moments_of_its_tilted_factors(monkeypatch):

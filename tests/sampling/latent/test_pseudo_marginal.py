@@ -56,6 +56,16 @@ def test_estimates_are_unbiased(kind, name, rows, num_importance):
     assert error < 0.01
 
 
+def test_an_estimate_is_the_mean_of_its_weights():
+    rng = np.random.default_rng(0)
+    weights = rng.gamma(0.5, size=(3, 7))
+    np.testing.assert_allclose(pm.log_mean(torch.from_numpy(np.log(weights))), np.log(weights.mean(1)))
+    # of several draws in the fast suite too: without bias, which the mean of the logarithms has
+    ratio = np.exp(estimates("laplace", "volatility", 2, 4000, 8, 0) - log_evidence("volatility", 2))
+    error = ratio.std(ddof=1) / math.sqrt(len(ratio))
+    assert abs(ratio.mean() - 1) < 3 * error < 0.03
+
+
 SHARE = 0.1
 
 
@@ -196,6 +206,17 @@ def test_burn_in_uses_the_approximate_evidence_and_sampling_keeps_its_estimate()
         assert torch.equal((state["f"] == before["f"]).all(1), ~moved)
 
 
+def test_an_estimate_that_is_no_number_is_of_no_likelihood_so_that_its_chain_can_leave():
+    model, psi, f = company.chains("probit", 3)
+    state, chol = model.state(psi, f) | {"theta.tuning": torch.zeros(3, dtype=F64)}, model.factor(psi)
+    q = pm.APPROXIMATIONS["laplace"](model, psi, chol)
+    chol[1] = torch.nan
+    noise = torch.from_numpy(np.random.default_rng(0).standard_normal((3, 1 + 4)))
+    found = pm.PseudoMarginal(model).estimate(state, chol, q, packed(noise, 4, 1))["theta.log_estimate"]
+    assert found[1] == -torch.inf
+    assert found[[0, 2]].isfinite().all()
+
+
 def test_a_grid_of_estimates():
     model, psi, f = company.chains("probit", 3, ard=False, variance=2.0)
     grid = torch.tensor([-2.0, -1.0, 0.5], dtype=F64)
@@ -216,13 +237,16 @@ def test_a_grid_of_estimates():
 
 def test_operations_are_counted():
     model, psi, f = company.chains("probit", 4)
-    for kind, cubic in (("laplace", lambda steps: steps + 3), ("ep", lambda sweeps: 4 * sweeps + 3)):
+    kinds = ("laplace", lambda steps: steps + 3, 5), ("ep", lambda sweeps: 4 * sweeps + 3, 1)
+    for kind, cubic, products in kinds:
         operator = sampler(kind, 2, "elliptical", (3, 2))(model)
         state = operator.init(model.state(psi, f)) | {"theta.step_size": torch.zeros(4, dtype=F64)}
         _, info = geweke.advance(operator, state, np.random.default_rng(0))
         iterations = pm.APPROXIMATIONS[kind](model, psi, state["chol"]).iterations
         found = info["cholesky"] + info["product"] + info.get("inverse", 0.0)
         torch.testing.assert_close(found, 2 * cubic(iterations))
+        # of an approximation some an iteration and four, two for each of two draws of f, one for an ellipse
+        torch.testing.assert_close(info["quadratic"], 2 * (products * iterations + 4 + 2 * 2) + 3)
         assert (info["theta.acceptance"] == 1).all()
         assert info["latents.acceptance"].shape == (4,)
 

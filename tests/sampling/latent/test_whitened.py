@@ -32,6 +32,9 @@ def test_the_gradient(name, settings):
     for k, move in enumerate(step * torch.eye(size, dtype=F64)):
         difference = (density(at + move).value - density(at - move).value) / (2 * step)
         torch.testing.assert_close(point.gradient[:, k], difference, rtol=1e-5, atol=1e-6)
+    some = torch.tensor([2, 0])
+    for one, other in zip(density(at[some], some), point, strict=True):
+        torch.testing.assert_close(one, other[some])
     psi, nu = (scale * at).split([psi.shape[1], f.shape[1]], 1)
     torch.testing.assert_close(point.extra, linalg.multiply(model.factor(psi), nu))
 
@@ -56,6 +59,31 @@ def test_a_trajectory_that_always_goes_over_to_its_last_subtree_fails_the_test(m
 def test_chains_do_not_depend_on_each_other(name, make, dtype, cached, monkeypatch):
     monkeypatch.setattr(whitened, "CACHED", cached)
     company.check(make, name, {"theta.step_size": 0.3}, dtype)
+
+
+def test_steps_of_hmc_vary_by_a_fifth_and_are_relative_to_the_scales(monkeypatch):
+    """Leapfrog steps of (psi, nu) = s z from the gradient of (psi, nu) itself, the second transition from its kept
+    gradient."""
+    gains = []
+    monkeypatch.setattr(hmc, "acceptance", lambda gain: torch.ones_like(gains.append(gain) or gain))
+    model, psi, f = company.chains("logit", 20)
+    operator, rng = hamiltonian(model), np.random.default_rng(0)
+    state, size = geweke.start(operator, psi, f, {"theta": 0.1}), sum(operator.shape)
+    scale = state["theta.scale"] = torch.from_numpy(rng.uniform(0.5, 1.5, (20, size)))
+    density, w = whitened.Density(model, torch.ones_like(scale)), state["theta.position"]
+    for _ in range(2):
+        noise = torch.from_numpy(rng.standard_normal((20, operator.fixed + f.shape[1])))
+        same = geweke.packed(noise, f.shape[1], 1)
+        p = torch.cat([same.normal(psi.shape[1]), same.latent()], 1)
+        step = 0.1 * (0.8 + 0.4 * same.uniforms(2)[:, 1:])
+        before = density(w).value - 0.5 * p.square().sum(1)
+        for _ in range(4):
+            half = p + 0.5 * step * scale * density(w).gradient
+            w = w + step * scale * half
+            p = half + 0.5 * step * scale * density(w).gradient
+        state, _ = operator.step(state, geweke.packed(noise, f.shape[1], 1))
+        torch.testing.assert_close(state["theta.position"], w, rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(gains[-1], density(w).value - 0.5 * p.square().sum(1) - before, rtol=1e-7, atol=1e-7)
 
 
 class Normal:
@@ -121,47 +149,55 @@ def test_without_the_check_of_subtrees_they_are_not(monkeypatch):
     assert error_of_nuts() > 20
 
 
-def steps_until_a_turn(position, momentum, step_size, directions) -> int:
-    """Leapfrog steps of NUTS on N(0, I), by all dyadic parts of every doubling (hoffman2014, betancourt2017)."""
+def by_definition(position, momentum, step_size, uniforms, depth):
+    """Where a transition of NUTS on N(0, I) ends, its mean acceptance and its number of leapfrog steps, by all dyadic
+    parts of every doubling (hoffman2014, betancourt2017)."""
 
     def turns(part):
         along = np.sum(part, 0) - (part[0] + part[-1]) / 2
         return part[0] @ along <= 0 or part[-1] @ along <= 0
 
-    path, ends, count = [momentum], {True: (position, momentum), False: (position, momentum)}, 0
-    for doubling, forwards in enumerate(directions):
-        added, size = [], step_size if forwards else -step_size
-        w, p = ends[forwards]
+    directions, merges, draws = np.split(uniforms, [depth, 2 * depth])
+    path, ends, acceptances = [momentum], {True: (position, momentum), False: (position, momentum)}, []
+    drawn, log_weight, energy = position, 0.0, (position @ position + momentum @ momentum) / 2
+    for doubling in range(depth):
+        forwards, added, log_part, of_part = directions[doubling] < 0.5, [], -np.inf, None
+        size, (w, p) = step_size if forwards else -step_size, ends[forwards]
         while len(added) < 2**doubling:
             half = p - size / 2 * w
             w = w + size * half
             p = half - size / 2 * w
+            gain = energy - (w @ w + p @ p) / 2
+            log_part = np.logaddexp(log_part, gain)
+            of_part = w if draws[len(acceptances)] < np.exp(gain - log_part) else of_part
+            acceptances.append(min(np.exp(gain), 1))
             added.append(p)
-            count += 1
             parts = [added[-(2**k) :] for k in range(1, doubling + 1) if len(added) % 2**k == 0]
             if any(map(turns, parts)):
-                return count
+                return drawn, np.mean(acceptances), len(acceptances)
+        drawn = of_part if merges[doubling] < np.exp(log_part - log_weight) else drawn
+        log_weight = np.logaddexp(log_weight, log_part)
         ends[forwards], path = (w, p), path + added if forwards else added[::-1] + path
         if turns(path):
-            return count
-    return count
+            break
+    return drawn, np.mean(acceptances), len(acceptances)
 
 
-@pytest.mark.parametrize("step_size", [0.3, 1.5])
-def test_the_steps_of_a_trajectory_are_those_of_its_definition(step_size):
+@pytest.mark.parametrize(("step_size", "depth"), [(0.3, 6), (1.5, 6), (0.1, 3)])
+def test_a_trajectory_is_that_of_its_definition(step_size, depth):
     """A third of the long steps would be others where the momenta at the ends counted in full."""
-    rng, chains, depth = np.random.default_rng(0), 300, 6
+    rng, chains = np.random.default_rng(0), 300
     position, momentum = rng.standard_normal((2, chains, 2))
     uniforms = rng.random((chains, nuts.uniforms_needed(depth)))
     size = torch.full((chains,), step_size, dtype=F64)
     start = Normal()(torch.from_numpy(position))
     moved = nuts.step(start, Normal(), torch.from_numpy(momentum), torch.from_numpy(uniforms), size, depth)
-    expected = [
-        steps_until_a_turn(*given, step_size, uniform[:depth] < 0.5)
-        for *given, uniform in zip(position, momentum, uniforms, strict=True)
-    ]
-    assert len(set(expected)) > 1
-    assert moved.leapfrogs.tolist() == expected
+    given = zip(position, momentum, uniforms, strict=True)
+    drawn, acceptances, counts = zip(*(by_definition(w, p, step_size, u, depth) for w, p, u in given), strict=True)
+    assert len(set(counts)) > 1
+    assert moved.leapfrogs.tolist() == list(counts)
+    np.testing.assert_allclose(moved.point.position, drawn, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(moved.acceptance, acceptances)
 
 
 def one_step(loss):
@@ -173,6 +209,10 @@ def one_step(loss):
 
 def test_a_thousand_nats_are_a_divergence():
     assert [one_step(loss).divergent.item() for loss in (900, 1100)] == [False, True]
+    # a step of 1.6 from rest at 60 gains (1.6^4 / 4 - 1.6^6 / 16) 60^2 / 2 = 1062
+    start, size = Normal()(torch.full((1, 1), 60.0, dtype=F64)), torch.full((1,), 1.6, dtype=F64)
+    gained = nuts.step(start, Normal(), torch.zeros(1, 1, dtype=F64), torch.full((1, 3), 0.4, dtype=F64), size, 1)
+    assert (gained.acceptance.item(), gained.divergent.item()) == (1, False)
 
 
 def test_a_trajectory_goes_over_to_a_subtree_of_the_same_weight():
@@ -189,6 +229,7 @@ def test_a_trajectory_goes_over_to_a_subtree_of_the_same_weight():
 
 
 def test_divergent_transitions_are_counted_and_stay():
+    rng = np.random.default_rng(1)
     for make in (hamiltonian, no_u_turn):
         model, psi, f = company.chains("poisson", 6)
         operator = make(model)
@@ -200,6 +241,10 @@ def test_divergent_transitions_are_counted_and_stay():
         _, info = geweke.advance(operator, geweke.start(operator, psi, f, {"theta": 0.05}), np.random.default_rng(0))
         assert (info["divergent"] == 0).all()
         assert torch.equal(info["cholesky"] * 2, info["inverse"])
+    # a small probability is none of zero
+    _, info = geweke.advance(hamiltonian(model), geweke.start(hamiltonian(model), psi, f, {"theta": 0.6}), rng)
+    assert ((info["theta.acceptance"] > 0) & (info["theta.acceptance"] < 0.5)).any()
+    assert torch.equal(info["divergent"] == 1, info["theta.acceptance"] == 0)
 
 
 def test_jitter_is_noted_for_the_chain_that_needs_it(monkeypatch):
