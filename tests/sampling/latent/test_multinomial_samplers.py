@@ -8,8 +8,9 @@ import pytest
 import torch
 from geweke import packed
 from multinomial_cases import F64, approach, generator, normals, one_hot, prior_draws
-from scipy import stats
+from scipy import special, stats
 
+from gpbench.sampling import hmc
 from gpbench.sampling.latent import multinomial, weights
 
 ROWS, FUNCTIONS, SOURCES = 3, 3, 2
@@ -135,6 +136,46 @@ def test_a_dirichlet_proposal_is_corrected_by_its_way_back():
     np.testing.assert_allclose(ratio, prior.logpdf(new) - prior.logpdf(old) + back - there, rtol=1e-6)
 
 
+def test_walks_of_weights_are_accepted_class_by_class_by_likelihood_and_prior(monkeypatch):
+    """log p(y | f') + log p(theta') - log p(y | f) - log p(theta), f_c' = L_c' L_c^-1 f_c, one after another."""
+    gains = []
+    monkeypatch.setattr(hmc, "acceptance", lambda gain: torch.ones_like(gains.append(gain) or gain))
+    model, state = prior_draws(4, ROWS, FUNCTIONS, SOURCES)
+    operator = weights.WeightsWalk(model, 0.7)
+    after, _ = operator.step(operator.init(state), packed(normals(np.random.default_rng(0), 4, operator.fixed), 3, 0))
+    f, new = state["f"].numpy().copy(), after["theta"].numpy()
+    prior = (stats.loggamma(2, -np.log(2)).logpdf(theta).sum(2) for theta in (new, state["theta"].numpy()))
+    ratio = np.subtract(*prior)
+
+    def log_lik():
+        return (model.y.numpy() * special.log_softmax(f, 1)).sum((1, 2))
+
+    for c, gain in enumerate(gains):
+        before = log_lik()
+        for r, grams in enumerate(model.grams.numpy()):
+            roots = (np.linalg.cholesky(np.tensordot(np.exp(t[r, c]), grams, 1)) for t in (new, state["theta"].numpy()))
+            there, here = roots
+            f[r, c] = there @ np.linalg.solve(here, f[r, c])
+        np.testing.assert_allclose(gain, log_lik() - before + ratio[:, c], rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(after["f"], f, rtol=1e-6)
+
+
+def test_operations_of_trajectories_are_counted():
+    """Of 2 steps in units of n^3, by class: a factor and an inverse a gradient; those of a metric, there and back."""
+    model, state = prior_draws(4, ROWS, FUNCTIONS, SOURCES)
+    infos = []
+    for name, part in (("a", 1), ("d", 1), ("d", 0)):
+        operator = approach(name, model, 2, 0.1, 0.1).parts[part]
+        made = generator(operator, np.random.default_rng(0), 4, ROWS)
+        infos.append(operator.step(operator.init(state), made)[1])
+    plain, of_theta, of_f = infos
+    assert (plain["cholesky"], plain["inverse"]) == (3 * 3 + 3, 3 * 3)
+    assert of_theta["product"] == 3 * 5 * 3  # a pair of sources at each of five points
+    assert torch.equal(of_theta["inverse"], 3 * (of_theta["cholesky"] - 3))
+    assert of_f["inverse"] == 5 * 27
+    assert torch.equal(of_f["cholesky"], 3 * of_f["product"])
+
+
 def test_chains_leave_a_start_of_small_concentration():
     """With weights as alpha = .012 draws them, one of which is nearly 1; rows have no class, so that the target is the
     prior, of which 74 % lies above alpha = 0.3. By proposals Dirichlet(w / e^2 + 0.1) no chain moves."""
@@ -246,6 +287,22 @@ def test_the_metric_of_latent_values_is_that_of_f_in_other_coordinates():
     factor = target.factor(position)
     torch.testing.assert_close(factor @ factor.mT, dense.mT @ metric @ dense, rtol=1e-9, atol=1e-9)
     assert (factor @ factor.mT - eye).abs().max() > 0.1
+
+
+def test_the_mass_of_trajectories_of_f_is_that_of_the_class_frequencies():
+    """K^-1 + diag(pi) - Phi Phi^T at pi_ic the share of class c: of five rows 3, 1 and 1, and one of padding."""
+    model, state = prior_draws(1, 6, 3, 2)
+    weight = torch.tensor([[1.0] * 5 + [0.0]], dtype=F64)
+    y = torch.nn.functional.one_hot(torch.tensor([[0, 0, 0, 1, 2, 0]])).mT * weight[:, None]
+    model, size = dataclasses.replace(model, y=y, weight=weight), 18
+    many = dataclasses.replace(model, y=y.expand(size, -1, -1), weight=weight.expand(size, -1))
+    density = multinomial.HMC(many, 2, 0.1, homogeneous=True).density(state["chol"].expand(size, -1, -1, -1))
+    root = density.latents(torch.eye(size).to(F64))[0].flatten(1).mT  # f = A w
+    pi = (torch.tensor([[0.6], [0.2], [0.2]], dtype=F64) * weight).flatten()
+    phi = torch.cat([torch.diag(part) for part in pi.split(6)])
+    k = torch.block_diag(*(factor @ factor.mT for factor in state["chol"][0]))
+    precision = torch.linalg.inv(k) + torch.diag(pi) - phi @ phi.mT
+    torch.testing.assert_close(root @ root.mT @ precision, torch.eye(size).to(F64), rtol=0, atol=1e-8)
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "d", "e", "f", "dirichlet"])

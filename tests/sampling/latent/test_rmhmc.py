@@ -112,6 +112,27 @@ def test_trajectories_that_do_not_lead_back_are_rejected():
     assert (move.acceptance[forwards & returned] > 0).all()
 
 
+def test_metrics_are_counted_there_and_back():
+    class Counting(Bending):
+        metrics = 0
+
+        def factor(self, position):
+            self.metrics += 1
+            return super().factor(position)
+
+        def at(self, position):
+            before, point = self.metrics, super().at(position)
+            self.metrics = before + 1
+            return point
+
+    target = Counting()
+    start, one = target.at(normals(1, 2)), torch.ones(1, dtype=F64)
+    target.metrics = 0
+    move = rmhmc.step(start, target, normals(1, 2, seed=1), 1e-300 * one, 0.2 * one, 3)
+    assert move.acceptance > 0
+    assert move.metrics.item() == target.metrics > 2 * 3 * 2
+
+
 def test_fixed_points_are_solved_chain_by_chain():
     start, wanted = torch.tensor([[1.0], [1.0], [1.0]], dtype=F64), torch.tensor([True, True, False])
     factor = torch.tensor([[0.1], [-2.0], [0.1]], dtype=F64)
