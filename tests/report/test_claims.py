@@ -104,7 +104,14 @@ def test_holm_corrects_over_the_data_sets_of_a_claim(quick):
     assert claims.verdict(several) == claims.HOLDS
     assert claims.described(several).startswith("holds (3 holds) at budget quick (3)")
     single = replace(several[0], difference=PairedDifference(-0.5, np.nan, np.nan, np.nan, 1))
-    assert [r.p for r in claims._decided([single, *several[1:]])][1:] == pytest.approx([2 * alone.p] * 2)
+    equal = replace(several[0], comparison=replace(several[0].comparison, expect="equal"))
+    for untested in (single, equal):
+        assert [r.p for r in claims._decided([untested, *several[1:]])][1:] == pytest.approx([2 * alone.p] * 2)
+    # by Holm 0.09, 0.09 and 0.5 decide, not p
+    close = [PairedDifference(-0.1, -0.2, -0.01, p, 5) for p in (0.04, 0.03, 0.5)]
+    known = [replace(result, difference=difference) for result, difference in zip(several, close, strict=True)]
+    assert {result.kind for result in claims._decided(known)} == {claims.UNDECIDED}
+    assert [result.kind for result in claims._decided(known[:1])] == [claims.HOLDS]
 
 
 def test_holm_corrects_apart_under_each_protocol_and_the_paper_s_comes_first(quick, tmp_path):
