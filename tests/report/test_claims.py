@@ -90,6 +90,7 @@ def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_d
 def test_splits_of_other_rows_are_not_paired(tmp_path):
     other = run(tmp_path / "a", n_test=lambda s: s["n_test"] + ((s["method"] == "dsvi") & (s["split"] == 1)))
     assert [(r.kind, r.reason) for r in judged([other])] == [(claims.NOT_JUDGED, "their splits have other test rows")]
+    assert claims.described(judged([other])) == "not judged (1 not judged) at budget quick (1)"
 
 
 def test_a_split_without_a_score_is_not_left_out(tmp_path):

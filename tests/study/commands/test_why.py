@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from gpbench import places
 from gpbench.study.commands import fit_one
 from gpbench.study.planning import plan as planning
+from gpbench.study.results import collect
 from gpbench.study.storage.store import Store
 from handmade import finish
 
@@ -112,6 +115,27 @@ def test_a_final_model_is_no_split(project, gpbench):
     out = gpbench("why", "svgp/boston").out
     assert f"budget quick, split=all  {fit_id[0]}  done" in out
     assert out.count("it was never fitted") == 5  # nor an earlier fit of one
+
+
+def test_chains_are_numbered(project, gpbench):
+    (project / "conf" / "study" / "tiny.yaml").write_text(f"{TINY}replicas: 2\n")
+    lines = gpbench("why", "method=sgp_20", "dataset=yacht", "study=tiny").out.splitlines()[1:]
+    places_of_fits = [f"  split {split}, chain {chain}  " for split in (0, 1) for chain in (0, 1)]
+    assert [line.startswith(place) for line, place in zip(lines, places_of_fits, strict=True)] == [True] * 4
+
+
+def test_what_is_recorded_and_what_is_stored_of_the_same_data_under_another_name(project, gpbench):
+    where, words = places.find(), "methods=[svgp] datasets=[boston]"
+    plan = planning.make(where, "default", words)
+    finish(Store(where.store), plan.cells[0], plan.cells[0].fits[0])
+    collect.record(where, plan)
+    shutil.rmtree(where.store)
+    (other,) = planning.make(where, "default", f"{words} svgp.jitter=0.5").cells
+    finish(Store(where.store), replace(other, address=replace(other.address, dataset="housing")), other.fits[1])
+    lines = gpbench("why", "svgp/boston").out.splitlines()
+    assert re.search(r"done      nothing moved; it would not be fitted again \(record of commit .*\)$", lines[1])
+    place = "as housing, protocol common, budget quick, split 1"
+    assert lines[6:] == ["other fits of it in the store:", f"  {place}  {other.fits[1].fit_id}  done"]
 
 
 def test_a_fit_is_of_the_split_and_replica_that_were_asked_for(project):
