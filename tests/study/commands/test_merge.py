@@ -170,6 +170,22 @@ def test_a_run_without_its_description_is_named_and_no_run_is_merged(other, refu
     refused(("record", "--merge", str(other)), [f"nothing is merged: {missing} is missing; copy it there from where"])
 
 
+def test_a_run_of_ours_is_described_here_already(other, gpbench):
+    (folder,) = (other / "docs/results").iterdir()
+    (folder / "study.json").unlink()
+    answer = gpbench("record", "--merge", str(other))
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith(f"{folder.name}: 1 fit added, 3 in ")
+
+
+def test_of_a_fit_times_may_differ_and_what_is_of_all_chains_where_their_numbers_do():
+    old = {"chains": 2, "mnll": 0.5, "r_hat": 1.01, "ess_bulk": 90.0, "ess_tail": 80.0, "seconds_train": 1.0}
+    new = old | {"chains": 4, "r_hat": 1.2, "ess_bulk": 190.0, "ess_tail": 180.0, "seconds_train": 2.0, "rmse": 1.0}
+    assert merge._differing(old, new) == ""
+    assert merge._differing(old, new | {"chains": 2}) == "r_hat 1.01 -> 1.2"
+    assert merge._differing(old, new | {"mnll": 0.6}) == "mnll 0.5 -> 0.6"
+
+
 def test_a_folder_without_records_is_refused(project, refused, tmp_path):
     refused(("record", "--merge", str(tmp_path)), ["has no docs/results, and no records"])
     for words in (("uci_common",), ("--set", "splits=2"), ("--overrides", "splits=2")):

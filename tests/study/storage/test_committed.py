@@ -313,6 +313,16 @@ def test_a_file_that_is_cut_is_found_and_so_is_one_that_is_gone(study, gpbench, 
     assert (f"`gpbench record {name}` writes it" in answer.err) == (damage == Path.unlink)
 
 
+def test_a_run_with_several_faults_is_one_damaged_run(study, gpbench):
+    where, name, _ = study
+    path = committed.folder(where, name) / "scores.csv"
+    first, *_, last = (row["fit_id"] for row in committed.read(path))
+    path.write_text(path.read_text().replace(first, "thesis").replace(last, "paper"))
+    answer = gpbench("verify")
+    assert (answer.code, "1 run, 1 damaged one" in answer.out) == (1, True)
+    assert answer.err.startswith(f"{path}: 'paper' is not an identity\n{path}: 'thesis' is not an identity\n")
+
+
 def test_a_file_that_another_process_begins_meanwhile_is_no_damaged_one(tmp_path, monkeypatch):
     path, read = tmp_path / "scores.csv", committed._read
 
