@@ -101,8 +101,9 @@ def test_fits_that_another_machine_refitted_are_fetched(study, gpbench, monkeypa
     lose(study)
     monkeypatch.setenv("GPBENCH_REMOTE", f"file://{tmp_path}/remote")
     monkeypatch.setattr(job, "run_groups", elsewhere)
-    answer = gpbench("adopt", NAME)
+    answer = gpbench("adopt", NAME, "--check", "2")
     assert (answer.code, answer.out.count("adopted: ")) == (0, 4), answer.out
+    assert answer.out.count("linear on boston, split ") == 2
 
 
 def test_a_score_that_differs_keeps_its_method_and_task_stale(study, gpbench):
