@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import asdict, replace
 
 import pytest
 
 from gpbench import places
-from gpbench.study.commands import job
+from gpbench.study.commands import adopt, job
 from gpbench.study.planning import identity
 from gpbench.study.planning import plan as planning
+from gpbench.study.records import identify
 from gpbench.study.results import collect
 from gpbench.study.storage import committed, remote
 from gpbench.study.storage.store import Store
+from handmade import finish
 from projects import prepared_project
 
 STUDY = "methods=[constant,linear] datasets=[boston,wine] splits=2"
@@ -167,14 +170,75 @@ def test_stored_fits_are_copied_to_todays_identities(study, gpbench):
     assert len(notes) == 8
 
 
-def test_a_checkout_that_dies_without_a_word_is_one_line(study, gpbench, tmp_path):
+def made_here():
+    """A store, and a cell of one fit."""
+    where = places.find()
+    (cell,) = planning.make(where, "default", "methods=[constant] datasets=[boston] splits=1").cells
+    return Store(where.store), cell, cell.fits[0]
+
+
+def test_what_moved_besides_code_and_versions(project):
+    store, cell, fit = made_here()
+    row = {key: getattr(cell.address, key) for key in ("protocol", "budget")} | {"preset": "constant"}
+    row |= {"overrides": None, "steps": None, "n_train": fit.rows, "n_test": fit.test_rows, "configuration": None}
+    finish(store, cell, fit)
+    record = store.record(fit.fit_id)
+
+    def moved(source):
+        return adopt._moved(adopt.Evidence(cell, fit, source, {}, 1.0, "0" * 40))
+
+    assert moved(row) == moved(record) == ""
+    assert moved(row | {"n_train": 1, "n_test": 2}) == f"n_train: 1 -> {fit.rows}; n_test: 2 -> {fit.test_rows}"
+    assert moved(replace(record, what=replace(cell.what, versions={"torch": "1"}, code={"moved": "here"}))) == ""
+    assert "steps: 7 -> " in moved(replace(record, what=replace(cell.what, steps=7)))
+
+
+def test_a_refitted_fit_that_failed_or_has_no_score_of_its_evidence_is_unlike_it(project):
+    store, cell, fit = made_here()
+    evidence = adopt.Evidence(cell, fit, {}, {"mnll": 0.5}, 1.0, "0" * 40)
+    name = "constant on boston, split 0"
+    finish(store, cell, fit, "failed", "no memory")
+    assert adopt._difference(store, evidence, None) == f"{name} failed when it was refitted: no memory"
+    store.clear([fit.fit_id])
+    finish(store, cell, fit)
+    assert adopt._difference(store, evidence, None).startswith(f"{name}: mnll 0.5 -> ")
+    assert adopt._difference(store, replace(evidence, scores={}), None) == f"{name} has no score to compare"
+
+
+def test_scores_agree_to_nine_digits_and_none_with_none():
+    nan, score = float("nan"), 0.5
+    assert adopt.agree(score, score * (1 + 1e-10))
+    assert adopt.agree(nan, nan)
+    assert not any(adopt.agree(score, other) for other in (score * (1 + 1e-8), -score, nan))
+
+
+def test_of_several_stored_fits_of_a_place_the_last_is_adopted(project):
+    store, cell, fit = made_here()
+    whats = [replace(cell.what, code={"moved": text}) for text in ("here", "there")]
+    fits = {identify(asdict(what), fit.split, fit.replica): what for what in whats}
+    in_time = sorted(fits, reverse=True)  # not in the order of the store
+    for fit_id in in_time:
+        finish(store, replace(cell, what=fits[fit_id]), replace(fit, fit_id=fit_id))
+    plan = planning.make(places.find(), "default", "methods=[constant] datasets=[boston] splits=1")
+    assert [item.source.fit_id for item in adopt._stored(store, plan)] == in_time[1:]
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("kill -9 $$", ": exit status -9, and no message"),
+        (f"""echo '{{"fit_id": "{"0" * 16}"}}'""", " has another code or configuration than "),
+    ],
+    ids=["dies", "other code"],
+)
+def test_a_checkout_that_dies_without_a_word_or_has_other_code_is_one_line(study, gpbench, tmp_path, program, message):
     python = tmp_path / "checkout/.venv/bin/python"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\nkill -9 $$\n")
+    python.write_text(f"#!/bin/sh\n{program}\n")
     python.chmod(0o755)
     answer = gpbench("adopt", NAME, "--check", "1", "--against", str(tmp_path / "checkout"))
     assert (answer.code, answer.err.count("\n")) == (1, 1)
-    assert ": exit status -9, and no message" in answer.err
+    assert message in answer.err
 
 
 def test_a_damaged_description_of_a_run_is_one_line_before_anything_is_refitted(study, gpbench):
