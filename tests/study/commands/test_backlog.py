@@ -66,6 +66,22 @@ def test_a_short_piece_holds_one_group_a_core_and_what_was_tried_does_not_come_a
     assert cells(second) != cells(one)
 
 
+def test_a_piece_lasts_its_minutes_as_costs_are_predicted_and_begins_with_the_cheapest(where, monkeypatch):
+    """Of 50 s a fit of linear and 55 s of constant, two are more than a minute, and one is not."""
+    cost = type(planning.make(where, "default", SMALL).cost)
+    monkeypatch.setattr(cost, "seconds", lambda _, group: {"linear": 50.0, "constant": 55.0}[group.address.method])
+    assert [method for _, method, _ in cells(piece(where, 1, minutes=1.0))] == ["linear"] * 2
+    assert [method for _, method, _ in cells(piece(where, 1, minutes=2.0))] == ["linear"] * 2 + ["constant"]
+
+
+def test_a_fit_that_does_not_end_is_begun_once(where, monkeypatch):
+    begun = []
+    monkeypatch.setattr(backlog, "_work", lambda _, run, jobs, end: begun.extend(jobs))
+    list(backlog.run(where, 1, 0.2))
+    fits = [fit.fit_id for job in begun for group in job.groups for fit in group.fits]
+    assert len(fits) == len(set(fits)) == 8
+
+
 def test_a_fit_that_another_process_is_at_is_left_to_it(where):
     first = piece(where, 1)[0]
     with Store(where.store).locked([first.fits[0].fit_id]):
