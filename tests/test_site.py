@@ -118,7 +118,7 @@ def test_the_link_checker_finds_what_is_wrong(website, tmp_path):
         '<link rel="canonical" href="https://example.org/good"><h1 id="top">x</h1><a name="old"></a>'
         '<a href="#top">a</a><a href="#old">a</a><a href="folder/#here">a</a><a href="https://example.org">b</a>'
     )
-    (tmp_path / "404.html").write_text('<a href="/from/the/root/of/a/host">a</a>')
+    (tmp_path / "404.html").write_text('<a href="/from/the/top/of/a/host">a</a>')
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "index.html").write_text('<p id="here">x</p>')
     assert faults(tmp_path) == []
