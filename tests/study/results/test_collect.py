@@ -100,6 +100,26 @@ def test_a_fit_without_a_score_has_diverged_and_costs_no_other(study, gpbench):
     assert hurt not in set(pd.read_parquet(where.results / name / "points.parquet")["fit_id"])
 
 
+def test_a_fit_without_a_score_says_so_whatever_its_training_notes(study):
+    """Whether an optimised fit has converged, and the gate of its budget, are of fits that are done."""
+    where, name, store = study
+    plan = collect.read_plan(where, name)
+    plan = replace(plan, cells=tuple(replace(cell, gain=0.01) for cell in plan.cells))
+    sound, hurt = (
+        finish(store, cell, cell.fits[1], convergence="not judged", not_judged_because="too few steps")
+        for cell in plan.cells
+        if cell.method == "svgp"
+    )
+    path = store.folder(hurt) / "points.parquet"
+    pd.read_parquet(path).assign(log_density=-np.inf).to_parquet(path)
+    seals.seal(path.parent)
+    rows = {row["fit_id"]: row for row in collect.score_rows(where, collect.Ended(where, name), plan)}
+    assert [rows[sound][k] for k in ("status", "gate", "convergence")] == ["done", "failed", "not judged"]
+    assert rows[hurt]["status"] == "diverged"
+    assert rows[hurt]["reason"] == f"fit {hurt}: the MNLL of its predictions is inf"
+    assert not {"gate", "convergence"} & set(rows[hurt])
+
+
 def test_scores_are_those_of_the_points(study):
     where, name, _ = study
     collect.collect(where, name)

@@ -111,17 +111,17 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
     by_fit: dict[str, committed.Row] = {}
     for cell in (cell for cell in plan.cells if not cell.skip):
         for split in dict.fromkeys(fit.split for fit in cell.fits):
-            fit_ids = [fit.fit_id for fit in cell.fits if fit.split == split]
-            chains = [r for i in fit_ids if (r := ended.stored(i)) and scoring.has_chain(ended.store, i)]
-            mixed = [record.fit_id for record in chains]
+            fits = {fit.fit_id: fit for fit in cell.fits if fit.split == split}
+            chains = [r for i in fits if (r := ended.stored(i)) and scoring.has_chain(ended.store, i)]
             if chains:
                 values = scoring.mixing(ended.store, chains)
-                by_fit |= dict.fromkeys(mixed, values | convergence.of_chains(values, cell.r_hat))
-            for fit_id in set(fit_ids) - set(mixed):
+                by_fit |= {r.fit_id: values | convergence.of_chains(values, cell.r_hat) for r in chains}
+            for fit_id in fits.keys() - by_fit.keys():
                 record = ended.stored(fit_id)
-                if record and record.status == "done" and "convergence" in record.info:
-                    by_fit[fit_id] = convergence.of_optimised(record.info, cell.gain)
-                elif record and record.status == "done" and cell.what.kind == "predict" and cell.what.steps:
+                done = record if judged(ended, cell, fits[fit_id])[0] == "done" else None
+                if done and "convergence" in done.info:
+                    by_fit[fit_id] = convergence.of_optimised(done.info, cell.gain)
+                elif done and cell.what.kind == "predict" and cell.what.steps:
                     by_fit[fit_id] = convergence.UNNOTED
                 elif not record and (row := ended.recorded.get(fit_id)) and row["gate"]:
                     by_fit[fit_id] = row
