@@ -198,6 +198,23 @@ def test_a_slower_machine_is_learnt_from_its_first_fits():
     )
 
 
+def test_settings_that_nobody_measured_elsewhere_do_not_make_the_machine_slow():
+    """Dear settings are tried here first: predictions of other settings are those of before."""
+    fits, columns, rates = simulated(0)
+    elsewhere = [dataclasses.replace(fit, is_here=False) for fit in fits]
+    dear = [
+        dataclasses.replace(
+            fit, place=dataclasses.replace(fit.place, settings=("method0", key)), seconds=8 * fit.seconds
+        )
+        for fit in fits[:6]
+        for key in ("approximation=ep", "approximation=laplace", "samples=64")
+    ]
+    alone, both = (CostModel(measured, columns, DECLARED) for measured in (elsewhere, dear + elsewhere))
+    others = [place for place in rates if place.family == "family4 cpu"]
+    assert both.rate(others)[0] == pytest.approx(alone.rate(others)[0])
+    assert both.mean(dear[0].place) > alone.mean(dear[0].place) + 1
+
+
 def test_an_unknown_data_set_of_a_known_family_is_less_certain_than_a_known_one():
     fits, columns, rates = simulated(0)
     cost = CostModel([fit for fit in fits if fit.place.dataset != "data5"], columns, DECLARED)

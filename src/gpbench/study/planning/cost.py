@@ -7,9 +7,9 @@
 
 m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does then. Committed fits were made elsewhere:
 their seconds are multiplied by the factor of this machine, log factor ~ N(0, 0.7²), as learnt from the fits of its
-store. Those standard deviations were about the most likely ones for the 846 cells that several machines had recorded by
-November 2026; of these the declared seconds alone are within a factor of three in three of five, within ten in seven of
-eight. Seconds are those of the clock: training, looks at held-out rows on the way, prediction and writing.
+store whose settings were measured elsewhere, too. Those standard deviations were about the most likely ones for the 846
+cells that several machines had recorded by November 2026; of these the declared seconds alone are within a factor of
+three in three of five, within ten in seven of eight. Seconds are those of the clock, looks and writing included.
 
 A fit that ends once it has converged takes at most the steps of its budget. How many is learnt from the fits of its
 family and budget, of its own place where there are some:
@@ -44,10 +44,9 @@ SECONDS_PER_FIT = 0.1  # to start its process and to write its folder in the sto
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """What a fit's seconds and memory depend on."""
+    """What a fit's seconds and memory depend on; family: and the device that it runs on."""
 
     family: str
-    """and the device that it runs on"""
     settings: tuple[str, ...]
     dataset: str
     protocol: str
@@ -101,8 +100,7 @@ class CostModel:
 
     def seconds(self, cell: Planned) -> float:
         """Predicted seconds of one fit of a cell: the median."""
-        steps: float = self.steps(cell)
-        return SECONDS_PER_FIT + self._median(place(cell)) * steps * cell.what.trainings
+        return SECONDS_PER_FIT + self._median(place(cell)) * float(self.steps(cell)) * cell.what.trainings
 
     def steps(self, cell: Planned, deviations: float | np.ndarray = 0.0) -> Any:
         """Predicted steps of a fit, at so many standard deviations of their logarithm; 1 of a closed form."""
@@ -155,6 +153,8 @@ class CostModel:
     def log_factor(self, fits: list[Measured]) -> float:
         """By how much fits of another machine are slower than predicted here, as a logarithm: its posterior mean."""
         precision, weighted = ELSEWHERE**-2, 0.0
+        measured = {(place.family, place.settings) for rates in self.rates.values() for place in rates}
+        fits = [fit for fit in fits if (fit.place.family, fit.place.settings) in measured]
         for rates in CostModel(fits, self.columns, self.declared).rates.values():
             mean, cov = self.rate(list(rates))
             weights = np.linalg.solve(cov, np.ones(len(mean)))
