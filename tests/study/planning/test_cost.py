@@ -213,6 +213,18 @@ def test_settings_that_nobody_measured_elsewhere_do_not_make_the_machine_slow():
     others = [place for place in rates if place.family == "family4 cpu"]
     assert both.rate(others)[0] == pytest.approx(alone.rate(others)[0])
     assert both.mean(dear[0].place) > alone.mean(dear[0].place) + 1
+    assert both.machine_sd == alone.machine_sd
+
+
+def test_intervals_know_how_well_the_machine_is_known():
+    """By its prior where all was measured elsewhere, better with each fit of the store; not at all without others."""
+    fits, columns, _ = simulated(0)
+    elsewhere = [dataclasses.replace(fit, is_here=False) for fit in fits]
+    unknown, *learning = (CostModel(fits[:n] + elsewhere, columns, DECLARED).machine_sd for n in (0, 1, 12, 36))
+    assert unknown == pytest.approx(math.hypot(0.2, 0.7))
+    predicted = CostModel(fits, columns, DECLARED).rate([fits[0].place])[1][0, 0]
+    assert learning[0] == pytest.approx(math.hypot(0.2, (0.7**-2 + 1 / predicted) ** -0.5))
+    assert unknown > learning[0] > learning[1] > learning[2] > CostModel(fits, columns, DECLARED).machine_sd == 0.2
 
 
 def test_an_unknown_data_set_of_a_known_family_is_less_certain_than_a_known_one():

@@ -5,11 +5,11 @@
     cov(g, g')          = [same family] (0.7² + 0.3² a a' + 0.3² b b' + 1.2² [same settings] + 0.35² [same data set]
                                          + 0.3² [same of both]) + 0.25² [same fit]
 
-m ~ N(0, 0.2²) is the same for all fits of a run: what else the machine does then. Committed fits were made elsewhere:
-their seconds are multiplied by the factor of this machine, log factor ~ N(0, 0.7²), as learnt from the fits of its
-store whose settings were measured elsewhere, too. Those standard deviations were about the most likely ones for the 846
-cells that several machines had recorded by November 2026; of these the declared seconds alone are within a factor of
-three in three of five, within ten in seven of eight. Seconds are those of the clock, looks and writing included.
+m ~ N(0, 0.2² + v) is the same for all fits of a run: what else the machine does then, and v, the posterior variance of
+the log factor ~ N(0, 0.7²) by which this machine is slower than those of committed fits, whose seconds are multiplied
+by it. It is learnt from fits of the store whose settings were measured elsewhere, too. The other standard deviations
+were about the most likely ones for the 846 cells that several machines had recorded by November 2026; of three in five
+of these the declared seconds alone are within a factor of three. Seconds are by the clock, with looks and writing.
 
 A fit that ends once it has converged takes at most the steps of its budget. How many is learnt from the fits of its
 family and budget, of its own place where there are some:
@@ -80,12 +80,12 @@ class CostModel:
     columns: of each data set; declared: what methods declare of their cost, by family."""
 
     def __init__(self, fits: list[Measured], columns: dict[str, int], declared: dict[str, Cost]) -> None:
-        self.columns, self.declared = columns, declared
-        elsewhere = [fit for fit in fits if not fit.is_here]
-        if 0 < len(elsewhere) < len(fits):
-            here = [fit for fit in fits if fit.is_here]
-            factor = math.exp(CostModel(elsewhere, columns, declared).log_factor(here))
-            fits = here + [dataclasses.replace(fit, seconds=fit.seconds * factor) for fit in elsewhere]
+        self.columns, self.declared, self.machine_sd = columns, declared, MACHINE
+        if elsewhere := [dataclasses.replace(fit, is_here=True) for fit in fits if not fit.is_here]:
+            fits = [fit for fit in fits if fit.is_here]
+            log_factor, sd = CostModel(elsewhere, columns, declared).log_factor(fits)
+            self.machine_sd = math.hypot(MACHINE, sd)
+            fits += [dataclasses.replace(fit, seconds=fit.seconds * math.exp(log_factor)) for fit in elsewhere]
         self.rates: dict[str, dict[Place, list[float]]] = {}
         self.peak: dict[Place, float] = {}
         self.log_steps: dict[tuple[str | Place, str], list[float]] = {}
@@ -150,8 +150,8 @@ class CostModel:
                 total += len(known.places)
         return inside, total
 
-    def log_factor(self, fits: list[Measured]) -> float:
-        """By how much fits of another machine are slower than predicted here, as a logarithm: its posterior mean."""
+    def log_factor(self, fits: list[Measured]) -> tuple[float, float]:
+        """By how much fits of another machine are slower than predicted here: its logarithm's posterior mean and sd."""
         precision, weighted = ELSEWHERE**-2, 0.0
         measured = {(place.family, place.settings) for rates in self.rates.values() for place in rates}
         fits = [fit for fit in fits if (fit.place.family, fit.place.settings) in measured]
@@ -160,7 +160,7 @@ class CostModel:
             weights = np.linalg.solve(cov, np.ones(len(mean)))
             precision += weights.sum()
             weighted += weights @ (np.array([np.mean(values) for values in rates.values()]) - mean)
-        return float(weighted / precision)
+        return float(weighted / precision), float(precision**-0.5)
 
     def _learn(self, family: str) -> Posterior:
         measured = self.rates.get(family, {})

@@ -46,7 +46,7 @@ class Estimate:
                 wanted.append((cell, len(own)))
                 to_run -= own
         rng = np.random.default_rng(0)
-        machine = np.exp(costs.MACHINE * rng.standard_normal(DRAWS))
+        machine = np.exp(plan.cost.machine_sd * rng.standard_normal(DRAWS))
         rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
         steps = self._steps([cell for cell, _ in wanted], rng)
         self.parts = [
