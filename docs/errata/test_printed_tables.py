@@ -135,6 +135,13 @@ def test_the_two_versions_disagree_on_protein():
     assert first["DGP-RFF"] < first["DGP-EP"]
 
 
+def test_four_months_of_flights_are_not_five_million():
+    """So many has the deposited file of January to April 2008 before any is left out; rossi2021 names the year."""
+    assert "January to April (2,389,217 flights)" in dataset("airline_expo").notes
+    assert dataset("airline").rows < 2_389_217
+    assert one("rossi2021", item="Table 4", dataset="airline", metric_printed="n_points")["value"] == 5934530
+
+
 def test_one_accuracy_is_quoted_as_two():
     quoted = one("cutajar2017", item="Table 2 (first version)", method_printed="Sparse GP-LVM")
     assert 100 - quoted["value"] == 94.00

@@ -1,4 +1,4 @@
-"""Likelihoods p(y | f) of a single latent value, with the derivatives that samplers of f need (filippone2013, table A).
+"""Likelihoods p(y | f) of a single latent value, with the derivatives that samplers need (filippone2013, appendix B).
 
 Of tensors y and f of equal shape, element by element, in nats:
 
