@@ -40,7 +40,7 @@ Gaussians = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True)
 class Hyperparameters(RBFSettings):
-    """Settings of the competitor in cutajar2017: 3 GPs a hidden layer (at most D), 100 inducing inputs.
+    """Settings of the competitor in cutajar2016rff: 3 GPs a hidden layer (at most D), 100 inducing inputs.
 
     lengthscale null: sqrt(total variance of a layer's inputs); hidden_variance: v, layer_noise_variance and
     noise_variance: s of hidden layers and the last, at the start, in scaled units. Always a full batch."""
