@@ -73,6 +73,25 @@ def test_a_split_without_a_finite_score_leaves_its_cell_incomplete(small, tmp_pa
         assert np.isnan(view.matrix("mnll", converged=converged).loc["boston", "svgp"])
 
 
+def test_a_fit_without_a_score_has_diverged_whatever_its_gate_says(small, tmp_path):
+    """The gate of a budget is of fits that are done; one whose predictions overflow is no fit with a score."""
+    scores = pd.read_parquet(small / "scores.parquet").assign(gate="failed")
+    scores.loc[scores["fit_id"] == "svgp-boston-1", ["status", "mnll"]] = "diverged", np.nan
+    statuses = View(with_scores(small, scores, tmp_path)).fits.set_index("fit_id")["status"]
+    assert statuses.pop("svgp-boston-1") == "diverged"
+    assert set(statuses) == {"not converged"}
+
+
+def test_the_test_fraction_counts_every_split_once(small, tmp_path):
+    """Splits of several sizes: it is the same whatever else has finished some of them."""
+    scores = pd.read_parquet(small / "scores.parquet").assign(n_train=90, n_test=10)
+    scores.loc[scores["split"] == 0, ["n_train", "n_test"]] = 10, 90
+    lacking = scores[(scores["method"] == "svgp") | (scores["split"] == 0)]
+    for number, rows in enumerate((scores, lacking)):
+        (tmp_path / str(number)).mkdir()
+        assert View(with_scores(small, rows, tmp_path / str(number))).test_fraction("boston") == pytest.approx(1.1 / 3)
+
+
 def test_all_data_sets_are_named_as_such_from_three_on(small_view, view):
     assert small_view.cells_in_words([("svgp", "boston"), ("svgp", "banana")]) == "SVGP on boston, banana"
     every = [("svgp", dataset) for dataset in DATASETS]

@@ -128,7 +128,7 @@ class View:
         # a study without finished fits, or without some task, lacks columns
         scores = scores.reindex(columns=dict.fromkeys([*scores.columns, *METRICS, *FACTS]))
         config.require_known("status", sorted(set(scores["status"])), STATUSES, "scores.parquet")
-        scores["status"] = scores["status"].mask(scores["gate"] == "failed", UNMIXED)
+        scores["status"] = scores["status"].mask((scores["gate"] == "failed") & (scores["status"] == "done"), UNMIXED)
         scores["convergence"] = scores["convergence"].astype(object).where(scores["convergence"].notna(), "")
         drawn, limit = scores[["r_hat", "draws"]].notna().any(axis=1), self.study.get("r_hat")
         drawn &= scores["status"].isin(SCORED)
@@ -368,8 +368,8 @@ class View:
         return matrix.reindex(index=self.datasets_of(*tasks), columns=self.methods)
 
     def test_fraction(self, dataset: str) -> float:
-        """Test rows over all rows of a split (mean over the finished fits of a data set)."""
-        rows = self.done[self.done["dataset"] == dataset]
+        """Test rows over all rows of a split (mean over the splits of a data set that some method has finished)."""
+        rows = self.done[self.done["dataset"] == dataset].drop_duplicates("split")
         return float((rows["n_test"] / (rows["n_train"] + rows["n_test"])).mean())
 
 
