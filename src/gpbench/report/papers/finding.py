@@ -28,9 +28,9 @@ DIFFERENCE = "first - second [95 %]"
 COUNTS_NOTE = "Every number with its counterpart, and what a verdict means: [scorecard](../scorecard/scorecard.md)."
 MANY = 5  # data sets that a finding names one by one, if they tell anything
 VERDICTS_NOTE = (
-    "A comparison is of two methods on one data set; a verdict is that of those that are judged. In brackets: how many "
-    "have which result, and which budget. Not significant: the data do not decide, as a single split never does; not "
-    "judged: fits failed or have not converged; not run: no fit is recorded; -: no comparison."
+    "A comparison (-: none) is of two methods on a data set; a verdict is that of those judged. In brackets: how many "
+    "have which result and budget. Not significant: the data do not decide, as one split never does; not judged: fits "
+    "failed or have not converged; not run: none is recorded. A signed-rank p, and intervals above, are not corrected."
 )
 RULES = (
     "Difference of the metric (MNLL in nats, RMSE in the unit of the target, times in seconds, % in percentage points) "

@@ -41,10 +41,10 @@ than were published: there `worse` or `inconclusive` describes what this budget 
 `converged` ends a fit by a rule of convergence, before or after the published updates.
 
 Margins were fixed beforehand, other rules in part after numbers had been seen (docs/decisions.md): {verdicts.MARGINS}.
-*agrees*: the 95 % interval of ours - published is inside the margin; *better*, *worse*, *differs* (of metrics without
-a direction): it is outside; *inconclusive*: neither. *paired*: over splits of which authors released scores, as if they
-were independent (an interval that may be too narrow). *not judged*: fits are incomplete, chains have not converged or
-are too short for an effective size, or neither side has a spread. *other protocol*: means that are not comparable.
+*agrees*: the 95 % interval of ours - published is inside the margin; *better*, *worse*, *differs* (no direction): it is
+outside; *inconclusive*: neither; each row by itself, not corrected for their number. *paired*: over splits of which
+authors released scores, as if independent (which may be too narrow). *not judged*: fits are incomplete, chains have not
+converged or are too short for an effective size, or no side has a spread. *other protocol*: means not comparable.
 
 Rows are counted apart by what they are about: *predictions* (MNLL, RMSE, error, ...), *samplers* (R-hat, effective
 sample sizes, acceptance) and *bookkeeping* (operations, seconds, settings, numbers of which we have no metric, and
