@@ -36,8 +36,8 @@ def scores(view: View, metric: str, tasks: tuple[str, ...], title: str) -> Table
         shown,
         f"{title}: {kind.label} on test rows{unit} ({sense})",
         "Mean ± standard deviation over splits (number of splits). Bold: best mean among complete cells. "
-        "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 "
-        "(not corrected for the number of methods). Cells with unfinished splits are not compared, nor are those "
+        "≈: the 95 % Nadeau-Bengio interval of the paired difference to the best contains 0 (not corrected for the "
+        "number of methods nor for the choice of the best). Cells with unfinished splits are not compared, nor those "
         "marked ✗, in which some fits have not converged or are not done. (printed): its authors' scores by split.",
     )
 
