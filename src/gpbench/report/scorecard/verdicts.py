@@ -1,6 +1,6 @@
 """The verdict on a published number and ours. The margins were fixed before any number was seen; other rules changed
-after that (docs/decisions.md): what is not judged (2026-11-23, -26), whose spread is used and what a run of a sampler
-is (2026-11-26, -29), and that splits which authors released are paired (2026-11-27).
+after that (docs/decisions.md): what is not judged (2026-11-23, -26, -27), whose spread is used and what a run of a
+sampler is (2026-11-26, -29), and that splits which authors released are paired (2026-11-27).
 
 In this order:
 
