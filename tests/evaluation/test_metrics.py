@@ -169,6 +169,13 @@ def test_brier_and_ece_by_hand():
     assert METRICS["ece"](points, info) == pytest.approx((0.2 + 0.9) / 2)
 
 
+def test_four_classes_alike_have_a_brier_score_of_three_quarters_and_a_quarter_right():
+    points = pd.DataFrame({"y": [0, 1, 2, 3] * 2, "modal": [0] * 8} | {f"p{c}": [0.25] * 8 for c in range(4)})
+    info = {"task": "multiclass", "num_classes": 4}
+    assert METRICS["brier"](points, info) == pytest.approx(0.75)
+    assert METRICS["balanced_accuracy"](points, info) == pytest.approx(0.25)
+
+
 def test_ece_has_fifteen_bins():
     """0.61 and 0.66 share a bin of 15, [9/15, 10/15), and none of 14, 16 or 20."""
     points = pd.DataFrame({"y": [0, 1], "p0": [0.61, 0.66], "p1": [0.39, 0.34], "modal": [0, 0]})

@@ -13,6 +13,8 @@ from gpbench.methods.training_rows import Batch
 
 TOY_MEAN = torch.tensor([-0.790710, 0.203596, 0.767218], dtype=torch.float64)  # of v [closed form]
 TOY_SD = torch.tensor([0.187473, 0.195537, 0.202412], dtype=torch.float64)
+TOY_MEAN_U = torch.tensor([-0.901548, 0.0, 0.901548], dtype=torch.float64)  # of u [closed form]
+TOY_SD_U = torch.tensor([0.213752, 0.207580, 0.213752], dtype=torch.float64)
 
 
 def toy(replicas: int = 1) -> tuple[Method, State, Batch]:

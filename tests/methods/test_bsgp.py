@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from bsgp_cases import TOY_MEAN, TOY_SD, log_likelihood, posterior_covariance, toy
+from bsgp_cases import TOY_MEAN, TOY_MEAN_U, TOY_SD, TOY_SD_U, log_likelihood, posterior_covariance, toy
 from gp_cases import each, noise_size, split
 from scipy import stats
 
@@ -58,6 +58,9 @@ def test_log_joint_integrates_to_the_fitc_evidence():
     method, state, batch = toy()
     covariance = posterior_covariance(method, state, batch)
     torch.testing.assert_close(covariance.diagonal().sqrt(), TOY_SD, rtol=0, atol=1e-6)
+    chol = method.layers(state.params)[0].chol_kzz[0]
+    torch.testing.assert_close(chol @ TOY_MEAN, TOY_MEAN_U, rtol=0, atol=2e-6)
+    torch.testing.assert_close((chol @ covariance @ chol.T).diagonal().sqrt(), TOY_SD_U, rtol=0, atol=1e-6)
     state.params["layer1.whitened_values"] = TOY_MEAN.reshape(1, 3, 1)
     log_prior = -0.5 * (TOY_MEAN.square() + math.log(2 * math.pi)).sum()
     evidence = log_likelihood(method, state, batch)[0] + log_prior + 0.5 * torch.logdet(2 * math.pi * covariance)

@@ -95,7 +95,15 @@ PUBLISHED = {
         "learning_rate": 0.001,
         "samples_train": 100,
     },
-    "dgp_rff_2017_airline": {"num_features": 100, "hidden_width": 3, "feed_forward": True, "likelihood": "softmax"},
+    "dgp_rff_2017_airline": {
+        "hidden_layers": 2,
+        "num_features": 100,
+        "hidden_width": 3,
+        "feed_forward": True,
+        "likelihood": "softmax",
+        "batch_size": 1000,
+        "learning_rate": 0.001,
+    },
 }
 
 

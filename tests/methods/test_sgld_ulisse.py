@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpbench import streams
+from cases import CONF
+from gpbench import config, streams
 from gpbench.methods import gp_pcg, sgld_ulisse
 from gpbench.methods.base import State
 from gpbench.methods.training_rows import Batch
@@ -112,11 +113,18 @@ def test_chains_of_a_posterior_share_the_subset_and_start_apart():
 
 
 def test_steps_fall_as_published():
-    """Of concrete: 0.1 to 1e-4 in 40,000 steps, a = 4.0040, b = 40.040; from twice the part of S where that is less."""
+    """In 40,000 steps e_t = a / (b + t): of concrete from 0.1 to 1e-4, a = 4.0040 and b = 40.040; of census, of whose
+    rows the published metric takes 1,000, from 0.05 to 5e-6, a = 0.20002 and b = 4.0004. From twice the part of S
+    where that is less."""
     made = method(subset=500, burn_in=0.9)
     none = torch.zeros((), dtype=torch.float64)
     for step in (0, 1000, 30_000):
         assert float(made.step_size(none, 1030, step, 40_000)) == pytest.approx(4.0040 / (40.040 + step), rel=1e-4)
+    of_census = config.compose(CONF, "method", "sgld_ulisse_2015_census").hyper
+    census = sgld_ulisse.Method(replace(of_census, burn_in=0.9), "regression")
+    for step in (0, 1000, 30_000):
+        expected = 0.20002 / (4.0004 + step)
+        assert float(census.step_size(none, 22_784, step, 40_000)) == pytest.approx(expected, rel=1e-4)
     assert float(made.step_size(none, 50_000, 0, 40_000)) == pytest.approx(0.02)
     assert made.step_size(none, 1030, 36_000, 40_000) == made.step_size(none, 1030, 39_999, 40_000)
     assert float(made.step_size(none + 0.03, 1030, 30_000, 40_000)) == pytest.approx(0.03)

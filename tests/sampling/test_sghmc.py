@@ -26,6 +26,20 @@ def test_stationary_variance_on_a_gaussian(friction, h, variance):
     assert np.mean(squares) == pytest.approx(variance, rel=0.016)
 
 
+@pytest.mark.parametrize(("part", "stays"), [(0.99, True), (1.01, False)])
+@pytest.mark.parametrize("friction", [0.05, 0.2])
+def test_steps_are_stable_as_long_as_h_is_below_twice_two_minus_the_friction(friction, part, stays):
+    # without noise the recursion of theta and momentum is linear, with eigenvalues within the unit circle until then
+    params = {"theta": torch.ones(1, 1, dtype=torch.float64)}
+    memory, step_size = sghmc.init(params), (part * 2 * (2 - friction)) ** 0.5
+    for _ in range(2000):
+        params, memory = sghmc.step(
+            params, dict(params), memory, torch.zeros(1, 1), torch.ones(1), step_size=step_size, friction=friction,
+            adapt=False,
+        )  # fmt: skip
+    assert (params["theta"].abs().item() < 1e-3) if stays else (params["theta"].abs().item() > 1e3)
+
+
 @pytest.mark.parametrize("batch_size", [None, 20, 5])
 @pytest.mark.slow
 def test_mini_batches_widen_the_posterior_of_a_mean_by_their_noise(batch_size):

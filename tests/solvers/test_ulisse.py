@@ -86,8 +86,9 @@ def test_the_variance_is_the_one_derived_and_that_of_the_paper_is_astronomical()
 
 def test_expected_further_terms():
     """The sheet's 1.4202 for beta = 1 and 1.0000 for beta = 100, whose weights overflow; a constant ratio."""
-    for weight, expected in ((ulisse.exponential(1.0), 1.4202), (ulisse.constant(1.5), 3.0)):
-        assert sum(survival(weight, 40)) == pytest.approx(expected, abs=5e-5)
+    of_beta = [(ulisse.exponential(1.0), 30, 1.4202), (ulisse.exponential(100.0), 5, 1.0)]
+    for weight, terms, expected in (*of_beta, (ulisse.constant(1.5), 40, 3.0)):
+        assert sum(survival(weight, terms)) == pytest.approx(expected, abs=5e-5)
     product, b = system()
     uniform = [0.3, 1e-100]  # between P_1 = e^-100 and P_2 = e^-300
     watch = ulisse.Ulisse(ulisse.exponential(100.0), THRESHOLD, b.new_tensor(uniform), torch.tensor([0, 1]), 0 * b)
