@@ -41,6 +41,9 @@ def planned(words: str) -> tuple[Cell, ...]:
         ("filippone2014_classification", "pm_ep", (2_000, 10_000, 200, None)),
         ("filippone2014_efficiency", "la_1", (5_000, 10_000, 20_000, None)),
         ("filippone2013_parameterisations", "aa", (5_000, 20_000, 20_000, None)),
+        ("filippone2015_sgld", "gp_mh", (10_000, 40_000, 40_000, None)),
+        ("filippone2015_sgld", "sgld_ulisse_2015", (20_000, 20_000, 40_000, None)),
+        ("cutajar2017_posterior", "mcmc", (1_000, 9_000, 100, None)),
     ],
 )
 def test_chains_have_the_published_length(study, method, expected):
