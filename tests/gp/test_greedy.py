@@ -47,7 +47,7 @@ def test_gains_of_adding_are_differences_and_never_negative(monkeypatch, chosen,
     before, summary = values(model, chosen)[1], greedy.summarise(model, model.places(rows(*chosen).long()))
     gains = greedy.gains_of_adding(model, summary, rows(*others))
     expected = torch.stack([values(model, [*chosen, j])[1] - before for j in others], -1)
-    torch.testing.assert_close(gains, expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(gains, expected, rtol=1e-10, atol=1e-10)
     assert (gains > -1e-9).all()
 
 
@@ -56,7 +56,7 @@ def test_gains_of_removing_are_differences_and_never_positive():
     before, summary = values(model, chosen)[1], greedy.summarise(model, model.places(rows(*chosen)))
     gains = greedy.gains_of_removing(model, summary)
     expected = torch.stack([values(model, [j for j in chosen if j != i])[1] - before for i in chosen], -1)
-    torch.testing.assert_close(gains, expected, rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(gains, expected, rtol=1e-10, atol=1e-10)
     assert (gains < 1e-9).all()
 
 

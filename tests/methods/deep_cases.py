@@ -63,11 +63,13 @@ def uncollapsed(state: State, name: str, psi1, psi2, target, spread, q, jitter: 
     return bound
 
 
-def log_evidence(state: State, x: np.ndarray, y: np.ndarray, samples: int = 200_000) -> tuple[float, float]:
-    """log p(y) of a model with one hidden unit, by drawing h from its prior; and the standard error."""
+def log_evidence(
+    state: State, x: np.ndarray, y: np.ndarray, samples: int = 200_000, mean: np.ndarray | float = 0.0
+) -> tuple[float, float]:
+    """log p(y) of a model with one hidden unit, by drawing h from its prior of a mean; and the standard error."""
     eye = np.eye(len(x))
     prior = np.linalg.cholesky(rbf(x, x, state, "layer1") + noise(state, "layer1") * eye)
-    h = np.random.default_rng(0).normal(size=(samples, len(x))) @ prior.T
+    h = mean + np.random.default_rng(0).normal(size=(samples, len(x))) @ prior.T
     covariance = rbf(h[..., None], h[..., None], state, "layer2") + noise(state, "layer2") * eye
     target = torch.as_tensor(y).expand(samples, -1)
     normal = torch.distributions.MultivariateNormal(torch.zeros(len(x)).double(), torch.as_tensor(covariance))

@@ -37,8 +37,10 @@ def test_log_joint_of_vfe_integrates_to_the_titsias_bound():
 
 
 def test_objectives_agree_with_every_input_inducing_and_give_the_exact_evidence():
-    # Z = X: both normalise to the exact GP's evidence -4.524859 [closed form]
+    # Z = X: both have the exact GP's posterior mean and normalise to its evidence -4.524859 [closed form]
     x = torch.linspace(-1, 1, 5, dtype=torch.float64).reshape(1, 5, 1)
+    k = 1.3 * torch.exp(-0.5 * ((x[0] - x[0].T) / 0.6) ** 2)
+    exact = k @ torch.linalg.solve(k + 0.05 * torch.eye(5, dtype=torch.float64), torch.sin(2 * x[0, :, 0]))
     found = {}
     for objective in ("fitc", "vfe"):
         _, state, batch = toy()
@@ -52,6 +54,7 @@ def test_objectives_agree_with_every_input_inducing_and_give_the_exact_evidence(
         zero = torch.zeros(5, dtype=torch.float64)
         precision = -hessian(value, 5)
         mode = torch.linalg.solve(precision, torch.autograd.functional.jacobian(value, zero))
+        torch.testing.assert_close(method.layers(state.params)[0].chol_kzz[0] @ mode, exact, rtol=0, atol=1e-8)
         found[objective] = (value(mode) - 0.5 * torch.logdet(precision)).item()  # the 2 pi of prior and mode cancel
     assert found["fitc"] == pytest.approx(-4.524859, abs=2e-6)
     assert found["vfe"] == pytest.approx(-4.524859, abs=2e-6)

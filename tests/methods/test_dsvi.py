@@ -2,6 +2,7 @@ import gp_cases as cases
 import numpy as np
 import pytest
 import torch
+from deep_cases import log_evidence
 
 from gpbench.gp import linalg, sparse
 from gpbench.gp.layers import init_layer, layer, mean_map
@@ -81,13 +82,13 @@ def test_hidden_layer_without_variance_is_the_identity():
     deep = method()
     batch, state = start(deep)
     one = state.params
-    prior = init_layer("layer1", one["layer1.inducing_inputs"], 3, torch.ones(1).double(), 1e-14)
-    state = State(one | prior | {"layer1.log_noise_variance": torch.tensor([-40.0]).double()}, state.buffers)
+    prior = init_layer("layer1", one["layer1.inducing_inputs"], 3, torch.ones(1).double(), 1e-24)
+    state = State(one | prior | {"layer1.log_noise_variance": torch.tensor([-60.0]).double()}, state.buffers)
     shallow = svgp.Method(svgp.Hyperparameters(num_inducing=6), "regression")
     last = {k.replace("layer2", "layer1"): v for k, v in one.items() if not k.startswith("layer1")}
     expected = cases.flat_loss(shallow, State(last), batch, torch.empty(1, 0, dtype=torch.float64))
     torch.testing.assert_close(
-        cases.flat_loss(deep, state, batch, cases.noise_for(deep, state, [40])), expected, rtol=1e-5, atol=0
+        cases.flat_loss(deep, state, batch, cases.noise_for(deep, state, [40])), expected, rtol=1e-9, atol=0
     )
 
 
@@ -144,6 +145,21 @@ def test_more_samples_are_the_average_of_single_ones():
     noise = cases.noise_for(two, state, [40])
     single = [cases.flat_loss(one, state, batch, noise.view(1, 40, 2, 3)[:, :, s].flatten(1)) for s in range(2)]
     torch.testing.assert_close(cases.flat_loss(two, state, batch, noise), sum(single) / 2)
+
+
+def test_the_bound_of_two_layers_is_below_the_evidence():
+    """The bound on average over the noise; the evidence by draws of the hidden layer from its prior."""
+    deep, data = method(num_inducing=5, samples_train=200), cases.training_set(cases.X, cases.Y)
+    state, _ = cases.train(method(num_inducing=5, inner_chol_factor=0.5, noise_variance=0.2), data, 60)
+    generator = torch.Generator().manual_seed(0)
+    normals = torch.randn(20, 1, cases.noise_size(deep, state, 5), generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        bounds = -torch.stack([cases.flat_loss(deep, state, data.full(), part) for part in normals])
+    whole = State(state.params | {"layer2.log_noise_variance": state.params["log_noise_variance"]})
+    x, y = cases.X.numpy(), cases.Y[:, 0].numpy()
+    evidence, error = log_evidence(whole, x, y, samples=20_000, mean=x[:, 0])
+    margin = evidence - bounds.mean().item()
+    assert 4 * np.hypot(error, bounds.std().item() / 20**0.5) < margin < 1.5
 
 
 @pytest.mark.parametrize("options", [{"multiclass": "softmax"}, {"separate": "all"}], ids=["softmax", "separate"])

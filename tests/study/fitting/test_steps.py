@@ -81,3 +81,18 @@ def test_a_replica_that_is_not_finite_stops_and_leaves_the_others_alone(natural)
     assert torch.equal(
         poisoned.state.params["layer1.inducing_inputs"][1], Loop(False).state.params["layer1.inducing_inputs"][1]
     )
+
+
+def test_what_is_unfrozen_starts_with_zero_moments_under_the_same_optimiser(monkeypatch):
+    """Adam's first step is one learning rate long, whatever the gradient; those of the others are not by then."""
+    loop, frozen = Loop(True), "layer1.log_lengthscale"
+    monkeypatch.setattr(loop.method, "frozen", lambda step, steps: {frozen} if step < 2 else set())
+    moved = {frozen: [], "layer1.log_outputscale": []}
+    for step in range(STEPS):
+        before = {name: loop.state.params[name].detach().clone() for name in moved}
+        loop.advance(*loop.draw(step), step)
+        for name, steps in moved.items():
+            steps.append((loop.state.params[name].detach() - before[name]).abs().max().item())
+    assert moved[frozen][:3] == [0, 0, pytest.approx(loop.method.hyper.learning_rate, rel=1e-5)]
+    assert moved["layer1.log_outputscale"][2] != pytest.approx(loop.method.hyper.learning_rate, rel=1e-3)
+    assert {int(loop.adam.state[loop.state.params[name]]["step"]) for name in moved} == {2, 4}

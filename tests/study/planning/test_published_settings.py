@@ -12,7 +12,12 @@ import pytest
 
 from cases import CONF
 from gpbench import config
+from gpbench.gp import inducing_priors
+from gpbench.methods import cg_prior, ipvi_dgp, mcmc_svgp, sgld_ulisse, svm
 from gpbench.places import Places
+from gpbench.sampling import pcn, tuning
+from gpbench.sampling.latent import approximations
+from gpbench.solvers import laplace, preconditioners
 from gpbench.study.planning.resolve import resolve
 from projects import REPOSITORY
 
@@ -79,7 +84,6 @@ PRESETS = {
     "simple_mkl": {"penalties": tuple(10.0**k for k in range(-5, 6)), "folds": None, "tolerance": 0.01, "scaled": True},
 }  # fmt: skip
 
-WORDS = "budget=paper"
 WIDE = {"lengthscale_shape": 1.0, "lengthscale_rate": 1.0, "variance_prior": "inverse_gamma", "variance_shape": 1.0}
 OF_2013 = WIDE | {"variance_rate": 1.0, "leapfrogs": 10, "ard": True, "num_samples": 20_000}
 OF_2014 = {"lengthscale_shape": 1.0, "lengthscale_rate": None, "variance_prior": "gamma", "ard": False}
@@ -105,6 +109,30 @@ STUDIES = {
 }  # fmt: skip
 
 
+CONSTANTS = {
+    svm: {"PENALTIES": tuple(10.0**k for k in range(-2, 4)), "GAMMAS": tuple(10.0**k for k in range(-4, 2))},
+    ipvi_dgp: {"FIRST_DECAY": 0.5},
+    mcmc_svgp: {"FIXED": 300, "ACCEPTANCE": 0.8},
+    tuning: {"RUNS": 30, "WALK": 0.25, "LANGEVIN": 0.57},
+    sgld_ulisse: {"CONVERGED": 1e-8, "MOST_ITERATIONS": 10, "WINDOW": 100, "NOISE_RATIO": 0.002},
+    cg_prior: {"TOLERANCE": 1e-8, "SOLVABLE": (1e1, 1e10)},
+    preconditioners: {"JITTER": 1e-8, "OVERSAMPLING": 10, "POWER_STEPS": 1, "INNER_TOLERANCE": 1e-6, "SHIFT": 100.0},
+    laplace: {"TOLERANCE": 1e-6, "MOST_STEPS": 50},
+    approximations: {"TOLERANCE": 1e-4},
+    pcn: {"WINDOW": 100, "TARGET": 0.3, "GROWTH": 1.25},
+    inducing_priors: {"STRAUSS_GAMMA": 0.5, "STRAUSS_RADIUS": 0.5},
+}
+
+
+@pytest.mark.parametrize("module", CONSTANTS, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_settings_that_are_no_hyperparameters(module):
+    assert {name: getattr(module, name) for name in CONSTANTS[module]} == CONSTANTS[module]
+
+
+def test_step_sizes_are_tried_from_1e_4_to_a_third():
+    assert tuning.LOG_STEP_SIZES[[0, -1]].tolist() == [-4.0, -0.5]
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_presets(preset):
     hyper = config.compose(CONF, "method", preset).hyper
@@ -113,7 +141,10 @@ def test_presets(preset):
 
 @pytest.mark.parametrize(("study", "method"), STUDIES)
 def test_studies(study, method):
-    expected, cells = STUDIES[study, method], resolve(Places(REPOSITORY, REPOSITORY / "store"), study, WORDS).cells
+    expected, cells = (
+        STUDIES[study, method],
+        resolve(Places(REPOSITORY, REPOSITORY / "store"), study, "budget=paper").cells,
+    )
     found = [cell.what.method.hyper for cell in cells if cell.method == method]
     assert [{key: hyper[key] for key in expected} for hyper in found] == len(found) * [expected] != []
 
