@@ -141,10 +141,8 @@ def test_presets(preset):
 
 @pytest.mark.parametrize(("study", "method"), STUDIES)
 def test_studies(study, method):
-    expected, cells = (
-        STUDIES[study, method],
-        resolve(Places(REPOSITORY, REPOSITORY / "store"), study, "budget=paper").cells,
-    )
+    expected = STUDIES[study, method]
+    cells = resolve(Places(REPOSITORY, REPOSITORY / "store"), study, "budget=paper").cells
     found = [cell.what.method.hyper for cell in cells if cell.method == method]
     assert [{key: hyper[key] for key in expected} for hyper in found] == len(found) * [expected] != []
 
