@@ -115,7 +115,7 @@ def converged(ended: Ended, plan: FrozenPlan) -> dict[str, committed.Row]:
             chains = [r for i in fits if (r := ended.stored(i)) and scoring.has_chain(ended.store, i)]
             if chains:
                 values = scoring.mixing(ended.store, chains)
-                by_fit |= {r.fit_id: values | convergence.of_chains(values, cell.r_hat) for r in chains}
+                by_fit |= dict.fromkeys((r.fit_id for r in chains), values | convergence.of_chains(values, cell.r_hat))
             for fit_id in fits.keys() - by_fit.keys():
                 record = ended.stored(fit_id)
                 done = record if judged(ended, cell, fits[fit_id])[0] == "done" else None
