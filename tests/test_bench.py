@@ -104,7 +104,7 @@ def test_a_study_is_made_up_without_fitting_and_its_stages_timed(bench, monkeypa
         run()
     assert [name for name, _ in early] == ["plan and freeze", "plan again", "verify", "cost", "collect"]
     states = size.plan.make(where, "size").states
-    assert {state for state, _ in states.values()} == {"done"}
+    assert {state.name for state in states.values()} == {"done"}
     assert (where.results / "size" / "scores.parquet").is_file()
 
 

@@ -27,16 +27,13 @@ class Rope:
     in_words: str
 
 
-def _log(losses: np.ndarray) -> np.ndarray:
-    """Logarithm, finite for an RMSE of 0."""
-    return np.log(np.maximum(losses, np.finfo(float).tiny))
-
-
 # One percent in each: of the density of a test row (papers print two decimals of MNLL), of the size of an error, of the
-# test rows (the ROPE of benavoli2017 for accuracies).
+# test rows (the ROPE of benavoli2017 for accuracies). The logarithm is finite for an RMSE of 0.
 ROPES = {
     "mnll": Rope(0.01, np.positive, "0.01 nats"),
-    "rmse": Rope(float(np.log(1.01)), _log, "1 % of the smaller"),
+    "rmse": Rope(
+        float(np.log(1.01)), lambda rmse: np.log(np.maximum(rmse, np.finfo(float).tiny)), "1 % of the smaller"
+    ),
     "error": Rope(0.01, np.positive, "0.01"),
 }
 

@@ -69,7 +69,7 @@ def test_a_short_piece_holds_one_group_a_core_and_what_was_tried_does_not_come_a
 def test_a_piece_lasts_its_minutes_as_costs_are_predicted_and_begins_with_the_cheapest(where, monkeypatch):
     """Of 50 s a fit of linear and 55 s of constant, two are more than a minute, and one is not."""
     cost = type(planning.make(where, "default", SMALL).cost)
-    monkeypatch.setattr(cost, "seconds", lambda _, group: {"linear": 50.0, "constant": 55.0}[group.address.method])
+    monkeypatch.setattr(cost, "seconds", lambda _, group, ran: {"linear": 50.0, "constant": 55.0}[group.address.method])
     assert [method for _, method, _ in cells(piece(where, 1, minutes=1.0))] == ["linear"] * 2
     assert [method for _, method, _ in cells(piece(where, 1, minutes=2.0))] == ["linear"] * 2 + ["constant"]
 

@@ -279,6 +279,22 @@ def test_the_estimate_counts_all_cores_of_a_fit_and_is_as_uncertain_as_the_machi
     assert costing._time(np.arange(101.0)) == pytest.approx((50.0, 5.0, 95.0))
 
 
+def test_steps_that_were_made_before_a_kill_are_not_counted_again(project):
+    words = "methods=[svgp] datasets=[boston] splits=2 svgp.steps=1000 svgp.optimiser=adam trainer.replicas=1"
+    store, plan = Store(places.find().store), make(words)
+    finish(store, plan.cells[0], plan.cells[0].fits[0])  # two seconds a step
+    plan = make(words)
+    each, of_new = costing.Estimate(plan).core.median, plan.batches[0].seconds
+    assert of_new > 500
+    (store.begin(plan.batches[0].groups[0]) / "checkpoint-000000600.pt").touch()
+    left = make(words)
+    (row,) = [row for row in left.rows() if row.state == "pending"]
+    assert left.batches[0].seconds == pytest.approx(0.4 * of_new, rel=0.01)
+    assert row.minutes * 60 == pytest.approx(left.batches[0].seconds)
+    assert costing.Estimate(left).core.median == pytest.approx(0.4 * each, rel=0.01)
+    assert costing.Estimate(left, everything=True).core.median == pytest.approx(2 * each, rel=0.01)
+
+
 def test_pending_fits_are_counted_or_all_on_request(project, gpbench):
     store, plan = Store(places.find().store), make()
     cell = wanted(plan, "svgp", "wine")

@@ -112,13 +112,13 @@ def test_states_of_planned_fits(project, gpbench):
     finish(store, svgp, svgp.fits[0], "diverged", "not finite at step 7")
     made = make()
     states = made.states
-    assert states[constant.fits[0].fit_id] == ("done", "")
-    assert states[constant.fits[1].fit_id] == ("pending", "new")
-    assert states[svgp.fits[0].fit_id] == ("diverged", "not finite at step 7")
+    assert states[constant.fits[0].fit_id][:2] == ("done", "")
+    assert states[constant.fits[1].fit_id][:2] == ("pending", "new")
+    assert states[svgp.fits[0].fit_id][:2] == ("diverged", "not finite at step 7")
     assert [row.minutes > 0 for row in made.rows()] == [row.state == "pending" for row in made.rows()]
     changed = make(f"{SMALL} svgp.jitter=0.5")
     first = wanted(changed, "svgp", "boston").fits[0].fit_id
-    assert changed.states[first] == ("pending", "method.hyper.jitter: 1e-06 -> 0.5")
+    assert changed.states[first][:2] == ("pending", "method.hyper.jitter: 1e-06 -> 0.5")
     pending = gpbench("plan", "--pending", "--overrides", SMALL).out
     assert "8 fits to run" in pending
     assert "not finite" not in pending
@@ -128,7 +128,7 @@ def test_batches_are_deterministic_and_cover_what_is_pending(project):
     one, two = make(), make()
     assert one.batches == two.batches
     planned = [f.fit_id for b in one.batches for g in b.groups for f in g.fits]
-    assert sorted(planned) == sorted(i for i, (state, _) in one.states.items() if state == "pending")
+    assert sorted(planned) == sorted(i for i, state in one.states.items() if state.name == "pending")
     assert len({b.batch_id for b in one.batches}) == len(one.batches)
 
 
@@ -177,7 +177,7 @@ def test_interrupted_groups_come_first_and_unchanged(project):
     first = plan.batches[0].groups[0]
     assert first.how.replicas == 2  # how it runs is of today
     assert replace(first, how=group.how) == group
-    assert plan.states[group.fits[2].fit_id] == ("pending", "resumes at step 150")
+    assert plan.states[group.fits[2].fit_id] == ("pending", "resumes at step 150", 150)
     planned = [f.fit_id for b in plan.batches for g in b.groups for f in g.fits]
     assert len(planned) == len(set(planned)) == 12
     last = max(group.fits, key=lambda fit: fit.fit_id)  # a study of this fit alone takes up the others with it

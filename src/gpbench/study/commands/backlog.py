@@ -81,7 +81,7 @@ def next_piece(
     wanted = batches.groups(store, cells, pending)
     jobs: list[list[Group]] = [[] for _ in range(cores)]
     seconds = [0.0] * cores
-    predicted = {group.group_id: plan.cost.seconds(group) * len(group.fits) for group in wanted}
+    predicted = {g.group_id: plan.cost.seconds(g, store.checkpoint(g.group_id)) * len(g.fits) for g in wanted}
     for group in sorted(wanted, key=lambda group: (min(fit.split for fit in group.fits), predicted[group.group_id])):
         core = seconds.index(min(seconds))
         if jobs[core] and seconds[core] > 60 * minutes:

@@ -81,7 +81,7 @@ def _others(store: Store, plan: planning.Plan, cell: Cell) -> list[str]:
 
 def _explain(store: Store, plan: planning.Plan, cell: Cell, fit: Fit) -> str:
     """State of a fit and the reason of it, in a line."""
-    state, reason = plan.states.get(fit.fit_id, ("skipped", cell.skip))
+    state, reason, _ = plan.states.get(fit.fit_id, planning.State("skipped", cell.skip))
     if state == "done":
         reason = f"nothing moved; it would not be fitted again{f' ({reason})' if reason else ''}"
     elif state == "pending":

@@ -71,9 +71,9 @@ def _replicas(cell: Cell, rows: int) -> int:
     return max(most - most % chains if most > chains else most, 1)
 
 
-def batches(planned: list[Group], cost: CostModel) -> tuple[Batch, ...]:
+def batches(store: Store, planned: list[Group], cost: CostModel) -> tuple[Batch, ...]:
     """Consecutive groups up to `batch_minutes`, and up to one `jobs`-th of what is left, so that no core waits long."""
-    seconds = [cost.seconds(group) * len(group.fits) for group in planned]
+    seconds = [cost.seconds(group, store.checkpoint(group.group_id)) * len(group.fits) for group in planned]
     left = sum(seconds)
     parts: list[tuple[list[Group], float]] = []
     for group, predicted in zip(planned, seconds, strict=True):

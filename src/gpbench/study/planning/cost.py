@@ -98,9 +98,9 @@ class CostModel:
         self._posterior = functools.cache(self._learn)
         self._median = functools.cache(lambda place: math.exp(self.mean(place)))
 
-    def seconds(self, cell: Planned) -> float:
-        """Predicted seconds of one fit of a cell: the median."""
-        return SECONDS_PER_FIT + self._median(place(cell)) * float(self.steps(cell)) * cell.what.trainings
+    def seconds(self, cell: Planned, ran: int = 0) -> float:
+        """Predicted seconds of one fit of a cell that has made so many steps: the median."""
+        return SECONDS_PER_FIT + self._median(place(cell)) * max(float(self.steps(cell)) * cell.what.trainings - ran, 0)
 
     def steps(self, cell: Planned, deviations: float | np.ndarray = 0.0) -> Any:
         """Predicted steps of a fit, at so many standard deviations of their logarithm; 1 of a closed form."""

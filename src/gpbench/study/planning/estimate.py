@@ -43,15 +43,16 @@ class Estimate:
         wanted = []
         for cell in (cell for cell in plan.cells if not cell.skip):
             if own := to_run & {fit.fit_id for fit in cell.fits}:  # which other names may share: they run once
-                wanted.append((cell, len(own)))
+                made = [0 if everything else plan.states[fit_id].step for fit_id in own]
+                wanted.append((cell, *np.unique(made, return_counts=True)))
                 to_run -= own
         rng = np.random.default_rng(0)
         machine = np.exp(plan.cost.machine_sd * rng.standard_normal(DRAWS))
-        rates = _rates(plan.cost, [cell for cell, _ in wanted], rng)
-        steps = self._steps([cell for cell, _ in wanted], rng)
+        rates = _rates(plan.cost, [cell for cell, *_ in wanted], rng)
+        steps = self._steps([cell for cell, *_ in wanted], rng)
         self.parts = [
-            self._part(cell, fits, machine * rate * number * cell.what.trainings)
-            for (cell, fits), rate, number in zip(wanted, rates, steps, strict=True)
+            self._part(cell, fits, machine * rate * np.maximum(number * cell.what.trainings - made[:, None], 0))
+            for (cell, made, fits), rate, number in zip(wanted, rates, steps, strict=True)
         ]
 
     def _steps(self, cells: list[Cell], rng: np.random.Generator) -> list[np.ndarray | int]:
@@ -60,13 +61,14 @@ class Estimate:
         deviations = {family: rng.standard_normal(DRAWS) for family in families}
         return [self.plan.cost.steps(cell, deviations.get(cell.family, 0.0)) for cell in cells]
 
-    def _part(self, cell: Cell, fits: int, training: np.ndarray) -> Part:
+    def _part(self, cell: Cell, fits: np.ndarray, training: np.ndarray) -> Part:
+        """fits `[K]`: how many have as much left to train; training: draws of its seconds `[K, DRAWS]`."""
         how, workers = cell.how, cell.what.workers
-        longest = costs.SECONDS_PER_FIT + training
+        each = costs.SECONDS_PER_FIT + training
         start_up = 1 + SECONDS_PER_JOB / (60 * how.batch_minutes)  # every batch_minutes another job begins
-        seconds = fits * longest * start_up * how.threads * workers
+        seconds = fits @ each * start_up * how.threads * workers
         known, memory = self.plan.cost.known(cell), self.plan.cost.memory_mb(cell)
-        return Part(cell.method, cell.address.dataset, fits, known, memory, seconds, longest)
+        return Part(cell.method, cell.address.dataset, int(fits.sum()), known, memory, seconds, each.max(0))
 
     @property
     def core(self) -> Time:

@@ -30,10 +30,11 @@ from gpbench.study.storage.store import Store
 
 
 class State(NamedTuple):
-    """done, pending, failed, diverged or out-of-memory, and why."""
+    """done, pending, failed, diverged or out-of-memory, and why; step: of the checkpoint that it resumes from."""
 
     name: str
     reason: str
+    step: int = 0
 
 
 class PlanRow(NamedTuple):
@@ -61,12 +62,11 @@ class Plan(FrozenPlan):
     def rows(self) -> list[PlanRow]:
         """A row for every fit."""
         rows = []
-        for cell in self.cells:
-            minutes = self.cost.seconds(cell) * cell.cores / 60
-            for fit in cell.fits:
-                state, reason = self.states.get(fit.fit_id, ("skipped", cell.skip))
-                place = (fit.fit_id, cell.method, cell.address.dataset, fit.split, fit.replica)
-                rows.append(PlanRow(*place, state, reason, minutes if state == "pending" else 0.0))
+        for cell, fit in ((each, fit) for each in self.cells for fit in each.fits):
+            name, reason, step = self.states.get(fit.fit_id, State("skipped", cell.skip))
+            minutes = self.cost.seconds(cell, step) * cell.cores / 60 if name == "pending" else 0.0
+            place = (fit.fit_id, cell.method, cell.address.dataset, fit.split, fit.replica)
+            rows.append(PlanRow(*place, name, reason, minutes))
         return rows
 
 
@@ -126,7 +126,7 @@ def build(places: Places, name: str, command: str, resolution: Resolved) -> Plan
     cost = learn(places, records, cells)
     states = _states(store, cells, records, committed.by_fit(places, name))
     pending = {fit_id for fit_id, state in states.items() if state.name == "pending"}
-    planned = batches.batches(batches.groups(store, cells, pending), cost)
+    planned = batches.batches(store, batches.groups(store, cells, pending), cost)
     return Plan(name, command, resolution.study, cells, states, planned, resolution.remarks + damaged + others, cost)
 
 
@@ -152,7 +152,8 @@ def _states(
             words = filter(None, (f"record of commit {row['commit'][:7]}", convergence_in_words(row)))
             states[fit.fit_id] = State("done", "; ".join(words))
         elif group := begun.get(fit.fit_id):
-            states[fit.fit_id] = State("pending", f"resumes at step {store.checkpoint(group.group_id)}")
+            step = store.checkpoint(group.group_id)
+            states[fit.fit_id] = State("pending", f"resumes at step {step}", step)
         else:
             place = _place(cell.address, cell.what, fit)
             if old := earlier.get((*place, cell.address.overrides) if cell.settings else place):
