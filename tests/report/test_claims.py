@@ -48,17 +48,37 @@ def chains(folder):
     return folder
 
 
-def test_chains_are_paired_as_independent_ones(tmp_path):
-    """By data set and number, without the term for training rows that splits share: Student's paired interval."""
+@pytest.mark.parametrize("splits", [1, 2, 4])
+def test_samplers_are_paired_over_data_sets_and_on_a_single_one_over_chains(tmp_path, splits):
+    """Without the term for training rows that splits share: Student's paired interval. Chains of several data sets are
+    not independent, as data sets differ."""
     folder = chains(tmp_path / "s")
+    path = folder / "scores.parquet"
+    scores = pd.read_parquet(path)
+    scores["ess_percent"] = 10 + 5 * scores["split"] + np.random.default_rng(3).standard_normal(len(scores))
+    scores[scores["split"] < splits].to_parquet(path)
     (result,) = judged([Counterparts(View(folder))], methods=("svgp", "bsgp_1"), metric="ess_percent")
-    fits = pd.read_parquet(folder / "scores.parquet").sort_values(["split", "replica"])
+    fits = pd.read_parquet(path).sort_values(["split", "replica"])
+    if splits > 1:
+        fits = fits.groupby(["method", "split"], as_index=False)["ess_percent"].mean()
     first, second = (-fits.loc[fits["method"] == name, "ess_percent"].to_numpy() for name in ("svgp", "bsgp_1"))
     expected = stats.ttest_rel(first, second)
     found = result.difference
-    assert found.n == 16
+    assert (found.n, result.splits) == (4 if splits == 1 else splits, splits)
     assert (found.lower, found.upper) == pytest.approx(tuple(expected.confidence_interval()))
     assert found.p == pytest.approx(expected.pvalue)
+
+
+def test_samplers_on_several_data_sets_count_before_more_chains_on_one(tmp_path):
+    def made(name, replicas, splits):
+        folder = chains(tmp_path / name)
+        scores = pd.read_parquet(folder / "scores.parquet")
+        scores[(scores["replica"] < replicas) & (scores["split"] < splits)].to_parquet(folder / "scores.parquet")
+        return Counterparts(View(folder))
+
+    for runs in ([made("a", 4, 1), made("b", 2, 2)], [made("c", 2, 2), made("d", 4, 1)]):
+        (result,) = judged(runs, methods=("svgp", "bsgp_1"), metric="ess_percent")
+        assert (result.difference.n, result.splits) == (2, 2)
 
 
 def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_draws(tmp_path):
@@ -68,7 +88,7 @@ def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_d
 
     def result(stuck, ahead, status="done", lost=-1, **changes):
         of_stuck = scores["method"] == stuck
-        percent = 10.0 + (5.0 + 0.1 * scores["replica"]) * (scores["method"] == ahead)
+        percent = 10.0 + (5.0 + 0.1 * scores["replica"] + 0.2 * scores["split"]) * (scores["method"] == ahead)
         percent = percent.mask(of_stuck & (scores["split"] == lost))
         made = scores.assign(ess_percent=percent, status=scores["status"].mask(of_stuck, status))
         made["r_hat"] = np.where(of_stuck, 1.4, 1.0)

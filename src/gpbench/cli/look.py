@@ -36,8 +36,7 @@ def plan(arguments: argparse.Namespace) -> None:
         print(f"remark: {remark}")
     for row in rows:
         expected = f"{row.minutes:6.2f} min" if row.state == "pending" else " " * 10
-        where = f"{row.method} {row.dataset} split {row.split}"
-        state = grammar.paint(f"{row.state:<9}", row.state)
+        where, state = f"{row.method} {row.dataset} split {row.split}", grammar.paint(f"{row.state:<9}", row.state)
         print(f"{row.fit_id}  {where:<40} {state} {expected}  {row.reason}")
     states, once = Counter(row.state for row in every), {row.fit_id: row.minutes for row in every}
     pending, jobs = count(states["pending"], "fit"), count(len(study_plan.batches), "job")
@@ -62,8 +61,7 @@ def cost(arguments: argparse.Namespace) -> None:
 
 
 def status(arguments: argparse.Namespace) -> None:
-    is_unnamed = not arguments.study and not arguments.overrides
-    newest = next(iter(lists.runs(places.find())), None) if is_unnamed else None
+    newest = None if arguments.study or arguments.overrides else next(iter(lists.runs(places.find())), None)
     if newest:
         arguments.study, arguments.overrides = config.command_words(newest.command)
     arguments.study = arguments.study or "default"

@@ -1,20 +1,20 @@
 """What committed records say of the claims of papers (`published/claims/PAPER.yaml`), by the same rules for all.
 
 A claim names two methods of a study, a metric, and data sets. On each data set the difference of their losses is paired
-over the splits that both have finished, with the interval of Nadeau and Bengio (2003); chains of samplers are paired by
-data set and number, as independent ones, so that a result is of the data sets that a run has and of no other.
+over the splits that both have finished, with the interval of Nadeau and Bengio (2003). Of samplers on several simulated
+data sets the means over chains are paired; on a single one the chains are, by number, and a result is of it alone.
 
 That the first is better *holds* on a data set where the difference has the claimed sign at 5 %, and *does not hold*
 where it has the other one, with Holm's correction over all data sets of the claim under one protocol; otherwise it is
 *not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
-Of several runs one with several splits counts, then that with the larger budget, one that is judged, one with the
-settings of its study (but for the most updates where fits end by the rule), that with more splits, and that whose fits
-made more updates; the two methods may be of two runs with the same splits, if each is converged or at least at the
-published updates. Fits that failed, or did not converge as their budget requires, and chains that have not mixed are
-*not judged*; where a method has no fit, it is *not run*. Of chains that have not mixed, or are short, too many draws
-count as effective, or they arrive after their burn-in, so that they are judged where they are behind all the same.
+Of several runs one with several splits counts, then that with the larger budget, one that is judged, one of several
+simulated data sets, one with the settings of its study (but for the most updates where fits end by the rule), that with
+more splits, and that whose fits made more updates; the two methods may be of two runs with the same splits, if each is
+converged or at least at the published updates. Fits that failed, or did not converge as their budget requires, and
+chains that have not mixed are *not judged*; where a method has no fit, it is *not run*. Of chains that have not mixed,
+or are short, too many draws count as effective, or they arrive after burn-in; they are judged where they are behind.
 """
 
 import re
@@ -58,6 +58,7 @@ class Result:
     behind: str = ""  # the method behind, if its effective draws are at most as many as counted
     runs: tuple[Counterparts, ...] = ()  # those of the first and of the second method
     difference: PairedDifference | None = None
+    splits: int = 0  # that both have; of a sampler its data sets
     p: float = np.nan  # by Holm's correction
     margin: float = np.nan  # of two equal methods
 
@@ -145,23 +146,22 @@ def by_protocol(results: list[Result]) -> tuple[list[Result], list[Result]]:
 
 
 def _alike(first: Counterparts, second: Counterparts) -> bool:
-    """Whether two methods of these runs may be paired: of one run, or on the same splits, each converged or at least at
-    the published updates (chains may be longer)."""
+    """Whether methods of these may be paired: of one run, or of one's splits after the published updates or longer."""
     budgets = {run.view.study["budget"] for run in (first, second)}
     same_splits = not any("protocol" in run.settings for run in (first, second))
     return first is second or (same_splits and budgets <= {"converged", "paper"})
 
 
-def _weight(result: Result) -> tuple[bool | float, ...]:
-    """Larger counts more: no single split, the larger budget, a difference, mixed chains, as the study sets it, more
-    splits, one run, more updates. Two methods that a larger budget cannot tell apart a smaller one cannot either."""
-    budgets = [run.view.study["budget"] for run in result.runs]
+def _weight(r: Result) -> tuple[bool | float, ...]:
+    """Larger counts more: no single split, the larger budget, a difference, several data sets, mixed chains, settings
+    of the study, more splits, one run, more updates. What a larger budget cannot tell apart a smaller one cannot."""
+    budgets = [run.view.study["budget"] for run in r.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
-    n, first, second = result.difference.n if result.difference else 0, *result.runs
-    updates = sum(run.updates(m, result.dataset) for run, m in zip(result.runs, result.comparison.methods, strict=True))
+    n, first, second = r.difference.n if r.difference else 0, *r.runs
+    updates = sum(run.updates(m, r.dataset) for run, m in zip(r.runs, r.comparison.methods, strict=True))
     capped = [r"\w+\.steps=\S+" if budget == "converged" else "" for budget in budgets]
-    as_set = sum(not re.sub(cap, "", run.settings).strip() for cap, run in zip(capped, result.runs, strict=True))
-    return n != 1, place, result.difference is not None, not result.behind, as_set, n, first is second, updates
+    as_set = sum(not re.sub(cap, "", run.settings).strip() for cap, run in zip(capped, r.runs, strict=True))
+    return n != 1, place, bool(r.difference), r.splits > 1, not r.behind, as_set, r.splits, n, first is second, updates
 
 
 def _paired(first: Scores, second: Scores, blank: Result) -> Result:
@@ -169,6 +169,8 @@ def _paired(first: Scores, second: Scores, blank: Result) -> Result:
     metric, view = METRICS[blank.comparison.metric], first.run.view
     result = replace(blank, kind=NOT_JUDGED, runs=(first.run, second.run))
     both = pd.concat([first.values, second.values], axis=1, join="inner")
+    if (splits := len(of_splits := both.groupby(level="split").mean())) > 1:
+        both = of_splits  # between data sets samplers differ more than chains do on one
     losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]
     behind, ahead = (second, first) if losses[0].mean() < losses[1].mean() else (first, second)
     if behind.reason and behind.at_most and blank.comparison.expect == "better":
@@ -182,7 +184,7 @@ def _paired(first: Scores, second: Scores, blank: Result) -> Result:
         return replace(result, reason=reason or "no split that both have")
     fraction = view.test_fraction(result.dataset) if view.study["kind"] == "predict" else 0.0
     margin = verdicts.margin(metric.name, float(both.iloc[:, 1].mean()))
-    return replace(result, difference=paired_interval(losses[0], losses[1], fraction), margin=margin)
+    return replace(result, difference=paired_interval(losses[0], losses[1], fraction), margin=margin, splits=splits)
 
 
 def _decided(results: list[Result]) -> list[Result]:

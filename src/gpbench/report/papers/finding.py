@@ -35,10 +35,10 @@ VERDICTS_NOTE = (
 RULES = (
     "Difference of the metric (MNLL in nats, RMSE in the unit of the target, times in seconds, % in percentage points) "
     "paired over splits (< and > are the claim), with its Nadeau-Bengio interval, not corrected for the number of "
-    "comparisons; of samplers paired by the number of a chain, so that it is of the data sets of a run, often a single "
-    "one, and of no other. p, by Holm's correction over the comparisons of a claim under one protocol, decides; of =, "
-    "≤ and ≥ the interval and the margin of the scorecard. The rules are those of `gpbench.report.papers.claims`. A "
-    "result holds at the budget beside it. At most: its chains have not mixed, or are short, and too many draws count."
+    "comparisons; of samplers over the simulated data sets, or on a single one over its chains, so that it is of this "
+    "one alone. p, by Holm's correction over the comparisons of a claim under one protocol, decides; of =, ≤ and ≥ the "
+    "interval and the margin of the scorecard. The rules are those of `gpbench.report.papers.claims`. A result holds "
+    "at the budget beside it. At most: its chains have not mixed, or are short, and too many draws count."
 )
 
 
