@@ -146,7 +146,7 @@ def by_protocol(results: list[Result]) -> tuple[list[Result], list[Result]]:
 
 
 def _alike(first: Counterparts, second: Counterparts) -> bool:
-    """Whether methods of these may be paired: of one run, or of one's splits after the published updates or longer."""
+    """Whether methods may be paired: of one run, or on the same splits, converged or after the published updates."""
     budgets = {run.view.study["budget"] for run in (first, second)}
     same_splits = not any("protocol" in run.settings for run in (first, second))
     return first is second or (same_splits and budgets <= {"converged", "paper"})
