@@ -80,8 +80,8 @@ def compare(study: str = "default", overrides: str = "", metric: str = "mnll") -
     """Every method of a study, or of a run of one, against the best of each data set, paired over splits.
 
     Columns dataset, metric, method, best, difference (of losses), lower, upper (95 %), p (Nadeau and Bengio), n, and
-    the probabilities that it is better, practically equal, worse (for mnll, rmse and error, of which a margin says what
-    is practically equal). The study is collected first, into results/NAME."""
+    the probabilities that it is better, practically equal, worse (of mnll, rmse and error, by a margin). The study is
+    collected first, into results/NAME. Raises UserError where no data set has two methods on two splits."""
     from gpbench.report.significance import comparisons
     from gpbench.report.view import View
 

@@ -32,7 +32,7 @@ class Key(NamedTuple):
 
 
 def seed(key: Key, stream: str, block: int = 0) -> int:
-    """63-bit seed of one (replica, stream, block)."""
+    """63-bit seed of one (replica, stream, block); ValueError for an unknown stream."""
     if stream not in STREAMS:
         raise ValueError(f"unknown stream {stream!r}; choose one of {STREAMS}")
     text = "\x1f".join([key.dataset, key.protocol, str(key.split), str(key.replica), stream, str(block)])

@@ -354,7 +354,7 @@ def rbf_gradient(
 
 
 def start_lengthscale(x: Tensor, given: float | None = None) -> Tensor:
-    """Initial lengthscale `[R]`: the one given, else sqrt(sum_d var x_d), which is sqrt(D) on standardised inputs.
+    """Initial lengthscale `[R]`: given, or sqrt(sum_d var x_d), 1e-3 at least, which is sqrt(D) on standardised inputs.
 
     x `[R, N, D]`: the training rows, none of padding."""
     if given is not None:

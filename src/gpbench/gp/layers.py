@@ -14,8 +14,7 @@ from gpbench.gp.sparse import Layer
 def start_inducing(
     x: Tensor, num: int, rng: np.random.Generator, kind: str = "kmeans", kernel: Kernel | None = None
 ) -> Tensor:
-    """Inducing inputs `[1, num, D]` of the rows x `[1, n, D]`: k-means centres, random `rows`, or `greedy` ones under a
-    kernel."""
+    """Inducing inputs `[1, num, D]` of x `[1, n, D]`: k-means centres, random `rows`, `greedy` ones under a kernel."""
     rows = x[0].cpu().numpy()
     if kind == "greedy" and kernel is not None:
         on_host = kernel.map(lambda value: value.double().cpu())

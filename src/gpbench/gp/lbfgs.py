@@ -27,7 +27,7 @@ Objective = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Search:
     """Where a minimisation stands: x `[P]`, f(x), its gradient, and the pairs (s, y), the latest last.
 
-    ended: no step along the steepest descent makes f smaller, to the precision of f, or f(x) is not finite."""
+    ended: no step along the steepest descent makes f smaller, to the precision of f, as where f(x) is NaN."""
 
     x: Tensor
     loss: Tensor

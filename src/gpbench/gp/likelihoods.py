@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def for_task(
     task: str, num_classes: int, num_targets: int = 1, multiclass: str = "robustmax", exposure: float = 1.0
 ) -> Likelihood:
-    """Likelihood of a task: Gaussian, probit, for `multiclass` robust-max or softmax, Poisson for counts."""
+    """Of a task: Gaussian, probit, robust-max or softmax (`multiclass`), Poisson; ValueError for an unknown task."""
     if task == "regression":
         return Gaussian(num_targets)
     if task == "binary":
@@ -199,10 +199,10 @@ class BernoulliProbit(_OneFunction):
 class Poisson(_OneFunction):
     """p(y | f) = Poisson(y; exposure e^f): a count y = 0, 1, ... in a bin of size exposure (> 0).
 
-    log p(y | f) narrows as 1/sqrt(y): at y = 20 and variance 1 the quadrature is off by less than 1e-5 nats (20
-    Gauss-Hermite nodes: 0.35). Where sd(f) sqrt(y) exceeds 10 it is off by .01 nats and more (docs/sharp-edges.md).
-    For y of 1 and 2 the largest errors found, where f is near log y, are 1e-5 and 1e-4 nats at variance 10, 6e-4 and
-    3e-3 at 20, 0.1 and 0.3 at 100."""
+    log p(y | f) narrows as 1/sqrt(y): at y = 20 and variance 1, log y within 7 sd of the mean, the quadrature is off by
+    less than 1e-5 nats (20 Gauss-Hermite nodes: 0.35); nodes end at 8 sd. Where sd(f) sqrt(y) exceeds 10 it is off by
+    .01 nats and more (docs/sharp-edges.md). For y of 1 and 2 the largest errors found, where f is near log y, are 1e-5
+    and 1e-4 nats at variance 10, 6e-4 and 3e-3 at 20, 0.1 and 0.3 at 100."""
 
     rule = staticmethod(trapezoid)
 
@@ -293,7 +293,7 @@ class Softmax(Likelihood):
         return f.log_softmax(-1).gather(-1, label)[..., 0]
 
     def predictive(self, mean: Tensor, variance: Tensor | None = None, noise: Tensor | None = None) -> Predictive:
-        """Probabilities softmax(f) at samples of f given as `mean`."""
+        """Probabilities softmax(f) at samples of f given as `mean`; ValueError with a variance."""
         if variance is not None:
             raise ValueError("softmax has no closed-form predictive; sample f and pass variance=None")
         return super().predictive(mean)

@@ -236,7 +236,7 @@ def half_log_det(chol: Tensor) -> Tensor:
 
 
 def log_normal(x: Tensor, mean: Tensor, root: Tensor, size: Tensor) -> Tensor:
-    """log N(x; mean, size^2 G^-1) `[R]`, G = root root^T, but for what depends on size alone."""
+    """log N(x; mean, size^2 G^-1) `[R]` but for what size `[R, 1]` alone decides; root `[R, n, n]`: G = root root^T."""
     return half_log_det(root) - 0.5 * (multiply(root.mT, x - mean) / size).square().sum(1)
 
 

@@ -82,7 +82,7 @@ class Method(SolveMethod):
         return found | {"sd": float(of_y.std(1).mean()), "gradient_error": float(relative.log10().mean())}
 
     def draw(self, x: Tensor, rng: np.random.Generator) -> tuple[Stored, Tensor, dict[str, float]]:
-        """The product of a system K `[n, n]` of the prior, its parameters and kappa, for a solver a `SOLVABLE` one."""
+        """Product with a K of the prior, K `[n, n]`, its numbers; for a solver `SOLVABLE`, UserError if none is."""
         hyper, dtype = self.hyper, torch.float32 if self.hyper.precision == "single" else torch.float64
         for _ in range(MOST_DRAWS):
             sigma, tau, noise = rng.gamma(hyper.shape, 1 / hyper.rate, 3)

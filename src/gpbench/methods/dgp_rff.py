@@ -205,8 +205,7 @@ class Method(GradientMethod):
         return streams.normal(key, "eval", 0, (self.hyper.samples_test, 1, size), like=x)
 
     def _forward(self, x: Tensor, state: State, drawn: dict[str, Tensor], local: Tensor | None = None) -> list[Tensor]:
-        """Samples of every layer's outputs `[S, R, B, D_out]` at x `[R, B, D]`; `local` noise where weights are not
-        drawn."""
+        """Samples of every layer's outputs `[S, R, B, D_out]` at x `[R, B, D]`; local: noise where W is not drawn."""
         f, outputs = x, []
         for i, name in enumerate(self.names):
             if i and self.hyper.feed_forward:

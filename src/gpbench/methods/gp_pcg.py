@@ -124,7 +124,7 @@ class Method(SamplerMethod):
         return torch.stack(losses)
 
     def report(self, state: State) -> dict[str, Tensor]:
-        """iterations: of the slowest column of a step; unsolved: share of the columns that reached the cap."""
+        """iterations: of the slowest column of a step; unsolved: share of the columns that did not converge."""
         return {name: state.memory[name] for name in COUNTED}
 
     def estimate(

@@ -31,7 +31,7 @@ class Hyperparameters(Settings):
 
 class Method(ClosedFormMethod):
     def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
-        """Regression: one estimator per column of y `[n, P]`; classification: one for the class numbers y `[n]`."""
+        """One estimator a column of y `[n, P]`, or one for the class numbers y `[n]`; UserError for a single class."""
         if self.task == "regression":
             return {"estimators": [BayesianRidge().fit(x, column) for column in y.T]}
         if len(np.unique(y)) < 2:

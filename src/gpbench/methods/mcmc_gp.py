@@ -227,7 +227,7 @@ class Method(SamplerMethod):
 
     @torch.no_grad()
     def predict(self, state: State, x: Tensor, key: Key) -> Predictive:
-        """Equal mixture over the kept states at x `[1, T, D]`; no randomness."""
+        """Equal mixture over the kept states at x `[1, T, D]`; no randomness. UserError where they lack psi or f."""
         hyper = self.hyper
         self.prepare(rows_of(state))
         names = [*state.samples] or [*state.params]

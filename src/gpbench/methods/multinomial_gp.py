@@ -116,7 +116,7 @@ class Method(SamplerMethod):
         return state
 
     def columns(self, x: Tensor) -> Tensor:
-        """The columns of the sources that take part."""
+        """The columns of the sources that take part; UserError where those of all sources are not those of the data."""
         sizes = self.hyper.sources or (x.shape[-1],)
         if sum(sizes) != x.shape[-1]:
             columns = f"multinomial_gp.sources hold {sum(sizes)} columns, the data have {x.shape[-1]}"

@@ -49,7 +49,7 @@ class Curve(NamedTuple):
 
 class Method(ClosedFormMethod):
     def fit(self, x: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Model:
-        """Tuned machine of x `[n, D]`, class numbers y `[n]`, and a curve a class (of two classes one)."""
+        """Tuned machine of x `[n, D]`, class numbers y `[n]`, a curve a class (of two one); UserError for too few."""
         count = min(self.hyper.folds, smallest_class(y, "svm"))
         folds = StratifiedKFold(count, shuffle=True, random_state=int(rng.integers(2**31)))
         machines = [SVC(C=C, gamma=gamma) for C, gamma in product(PENALTIES, GAMMAS)]

@@ -46,7 +46,7 @@ class ScaleMixture:
         return bool(np.isfinite(self.component_mean).all() and np.isfinite(self.component_variance).all())
 
     def affine(self, scale: ArrayLike, shift: ArrayLike) -> "ScaleMixture":
-        """Predictive of shift + scale y; scale > 0 and shift broadcast against `[*R, N, P]`."""
+        """Predictive of shift + scale y; scale > 0 (else ValueError) and shift broadcast against `[*R, N, P]`."""
         scale, shift = np.asarray(scale, np.float64), np.asarray(shift, np.float64)
         if not np.all(scale > 0):
             raise ValueError(f"scale must be positive: {scale}")

@@ -28,8 +28,8 @@ def summary(draws: np.ndarray) -> dict[str, np.ndarray]:
 
     draws `[chains, draws, *quantities]`. `r_hat` (near 1 where the chains agree; the halves of a single chain count as
     two chains), `ess_bulk` (of the location) and `ess_tail` (of the 5 % and 95 % quantiles) in draws, summed over
-    chains. NaN where a draw is NaN or chains have fewer than 4 draws, R-hat also for a single chain of fewer than 8;
-    infinite, or huge by rounding, where no chain moves and they differ. Source: vehtari2021."""
+    chains. NaN where a draw is NaN or chains have fewer than 4 draws, R-hat also for a single chain of fewer than 8
+    and where all draws are equal; infinite, or huge by rounding, where no chain moves and they differ (vehtari2021)."""
     draws = np.asarray(draws, dtype=np.float64)
     if draws.shape[1] < FEWEST_DRAWS or not draws.size:
         return {name: np.full(draws.shape[2:], np.nan) for name in ("r_hat", "ess_bulk", "ess_tail")}

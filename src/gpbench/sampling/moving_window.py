@@ -37,8 +37,8 @@ def step(
     count: int,
     learning_rate: Tensor | float,
 ) -> tuple[Params, Params]:
-    """Parameters and memory, whose window is written in place, after step `count` (from 0); choice `[R]`: normals;
-    loss: of all params, `[R]`."""
+    """Parameters, and Adam's moments of the memory, after step `count` (from 0); the window of the memory is written in
+    place. choice `[R]`: normals; loss: of all params, `[R]`."""
     window = memory["window"]
     window[:, count % window.shape[1]] = flatten(chain)
     filled = min(count + 1, window.shape[1])

@@ -25,8 +25,7 @@ SLACK = 1e-3
 
 
 class Mode(NamedTuple):
-    """f, a = K^-1 f, grad log p(y | f), S, and the third derivatives of log p(y | f) `[n]`; log p(y | f) - 1/2 f^T a in
-    nats."""
+    """f, a = K^-1 f, grad log p(y | f), S and d3 log p(y | f) / df3, each `[n]`; log p(y | f) - 1/2 f^T a in nats."""
 
     f: Tensor
     a: Tensor

@@ -29,7 +29,7 @@ EXPO = {
 
 
 def read(dataset: Dataset, raw: Path) -> Table:
-    """The table of a data set of kind `airline`: an .npz archive of columns, or the two CSV files of the Data Expo."""
+    """The table of an .npz archive of columns, or of the two CSV files of the Data Expo; UserError for bad ones."""
     files = [raw / name for name in dataset.source.files]
     for path in files:
         if not path.is_file():

@@ -75,7 +75,7 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of each line."""
+    """(number from 1, text) of each line; UserError for what is not UTF-8."""
     with opened(path) as stream:
         for number, line in enumerate(stream, 1):
             try:
@@ -122,7 +122,7 @@ def _attributes(path: Path, numbered: Iterator[tuple[int, str]]) -> list[str]:
 
 
 def excel(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
-    """Column names and rows of a sheet (by default the first) of an .xls or .xlsx file; empty rows are skipped."""
+    """Column names and rows, but empty ones, of a sheet (or the first) of an .xls or .xlsx file; else UserError."""
     import pandas as pd
 
     with opened(path):
@@ -145,7 +145,7 @@ def _trimmed(cells: list[Any]) -> list[Any]:
 
 
 def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
-    """Column names and rows of the only data frame or numeric matrix in an R data file."""
+    """Column names and rows of the only data frame or numeric matrix in an R data file; else UserError."""
     import pandas as pd
     import rdata
 
@@ -168,7 +168,7 @@ def r_object(path: Path, source: Source) -> tuple[list[str], Iterator[Row]]:
 
 
 def idx(path: Path) -> np.ndarray:
-    """The array of bytes in an IDX file: two zeros, type 8, number of dimensions, big-endian sizes, values."""
+    """The bytes in an IDX file (two zeros, type 8, number of dimensions, big-endian sizes, values); else UserError."""
     with opened(path) as stream:
         content = stream.read()
     if len(content) < 4 or content[:3] != b"\0\0\x08":
@@ -181,7 +181,9 @@ def idx(path: Path) -> np.ndarray:
 
 
 def svmlight(path: Path, rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of lines `label index:value ...`, index from 1, else 0."""
+    """Pixels `[rows, columns]` (uint8) and labels `[rows]` of lines `label index:value ...`, index from 1, else 0.
+
+    Raises UserError for a line of another form, and for another number of lines."""
     pixels, labels = np.zeros((rows, columns), np.uint8), np.zeros(rows, np.int64)
     count = 0
     for number, line in lines(path):

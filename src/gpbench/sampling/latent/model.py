@@ -231,7 +231,7 @@ class Model:
 
 class Generator:
     """The random numbers of one step, drawn beforehand and taken in order: standard normals fixed `[R, size]` and, for
-    every row, by_row `[R, n, size]`."""
+    every row, by_row `[R, n, size]`. ValueError for a step that takes more than there are."""
 
     def __init__(self, fixed: Tensor, by_row: Tensor) -> None:
         self.fixed, self.by_row, self.taken, self.rows_taken = fixed, by_row, 0, 0
