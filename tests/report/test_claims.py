@@ -81,6 +81,37 @@ def test_samplers_on_several_data_sets_count_before_more_chains_on_one(tmp_path)
         assert (result.difference.n, result.splits) == (2, 2)
 
 
+def test_a_data_set_on_which_chains_mix_does_not_stand_for_several_on_which_they_do_not(tmp_path):
+    """The sampler ahead would be judged on those sets alone on which it does well."""
+    several, single = chains(tmp_path / "several"), chains(tmp_path / "single")
+    scores = pd.read_parquet(several / "scores.parquet")
+    scores["ess_percent"] = np.where(scores["method"] == "svgp", 5.0 + 0.1 * scores["replica"], 1.0)
+    scores["r_hat"] = np.where((scores["method"] == "svgp") & (scores["split"] == 1), 1.4, 1.0)
+    scores.to_parquet(several / "scores.parquet")
+    scores[scores["split"] == 0].to_parquet(single / "scores.parquet")
+    runs = [Counterparts(View(folder)) for folder in (single, several)]
+    (alone,), (result,) = (judged(of, methods=("svgp", "bsgp_1"), metric="ess_percent") for of in (runs[:1], runs))
+    assert (alone.kind, alone.splits) == (claims.HOLDS, 1)
+    assert (result.kind, result.splits) == (claims.NOT_JUDGED, 4)
+    assert result.reason.startswith("not converged in 1 split: R-hat 1.4")
+
+
+def test_seconds_that_all_chains_share_are_measured_once(tmp_path):
+    """Chains alike in all but the clock of their batch are no faster; of several batches the clock has a spread."""
+    folder = chains(tmp_path / "s")
+    scores = pd.read_parquet(folder / "scores.parquet")
+    scores["seconds_train"] = np.where(scores["method"] == "svgp", 19.0, 27.3)
+    scores["ess_per_second"] = (500 + 40 * scores["replica"]) / scores["seconds_train"]
+
+    def result(splits, metric):
+        scores[scores["split"] < splits].to_parquet(folder / "scores.parquet")
+        return judged([Counterparts(View(folder))], methods=("svgp", "bsgp_1"), metric=metric)[0]
+
+    for metric in ("ess_per_second", "seconds_train"):
+        assert (result(1, metric).kind, result(1, metric).difference.n) == (claims.UNDECIDED, 1)
+    assert result(3, "ess_per_second").difference.n == 3
+
+
 def test_chains_that_have_not_mixed_are_judged_where_they_have_fewer_effective_draws(tmp_path):
     """As many are counted at most; ahead, failed, or where equality is claimed, they say nothing."""
     folder = chains(tmp_path / "s")

@@ -9,10 +9,10 @@ where it has the other one, with Holm's correction over all data sets of the cla
 *not significant*, as one split always is. That both are equal (that the first is not worse) holds where the 95 %
 interval lies inside the scorecard's margin (below its upper end), and does not hold where it lies outside (above).
 
-Of several runs one with several splits counts, then that with the larger budget, one that is judged, one of several
-simulated data sets, one with the settings of its study (but for the most updates where fits end by the rule), that with
-more splits, and that whose fits made more updates; the two methods may be of two runs with the same splits, if each is
-converged or at least at the published updates. Fits that failed, or did not converge as their budget requires, and
+Of several runs one with several splits counts, then the larger budget, several simulated data sets (judged or not, or a
+set on which chains mix would decide), one that is judged, the settings of its study (but for the most updates where
+fits end by the rule), more splits, and more updates; the two methods may be of two runs with the same splits, if
+each is converged or at the published updates. Fits that failed, or did not converge as their budget requires, and
 chains that have not mixed are *not judged*; where a method has no fit, it is *not run*. Of chains that have not mixed,
 or are short, too many draws count as effective, or they arrive after burn-in; they are judged where they are behind.
 """
@@ -153,24 +153,24 @@ def _alike(first: Counterparts, second: Counterparts) -> bool:
 
 
 def _weight(r: Result) -> tuple[bool | float, ...]:
-    """Larger counts more: no single split, the larger budget, a difference, several data sets, mixed chains, settings
-    of the study, more splits, one run, more updates. What a larger budget cannot tell apart a smaller one cannot."""
+    """Larger counts more: no single split, the larger budget, several data sets, a difference, mixed chains, settings
+    of the study, more splits, one run, more updates. What more of a budget or more sets cannot tell, less cannot."""
     budgets = [run.view.study["budget"] for run in r.runs]
     place = min(BUDGETS.index(budget) if budget in BUDGETS else -1 for budget in budgets)
     n, first, second = r.difference.n if r.difference else 0, *r.runs
     updates = sum(run.updates(m, r.dataset) for run, m in zip(r.runs, r.comparison.methods, strict=True))
     capped = [r"\w+\.steps=\S+" if budget == "converged" else "" for budget in budgets]
     as_set = sum(not re.sub(cap, "", run.settings).strip() for cap, run in zip(capped, r.runs, strict=True))
-    return n != 1, place, bool(r.difference), r.splits > 1, not r.behind, as_set, r.splits, n, first is second, updates
+    return n != 1, place, r.splits > 1, bool(r.difference), not r.behind, as_set, r.splits, n, first is second, updates
 
 
 def _paired(first: Scores, second: Scores, blank: Result) -> Result:
     """The difference of two methods on a data set, or why it is not judged."""
     metric, view = METRICS[blank.comparison.metric], first.run.view
-    result = replace(blank, kind=NOT_JUDGED, runs=(first.run, second.run))
     both = pd.concat([first.values, second.values], axis=1, join="inner")
-    if (splits := len(of_splits := both.groupby(level="split").mean())) > 1:
-        both = of_splits  # between data sets samplers differ more than chains do on one
+    of_splits = both.groupby(level="split").mean()
+    result = replace(blank, kind=NOT_JUDGED, runs=(first.run, second.run), splits=len(of_splits))
+    both = of_splits if len(of_splits) > 1 else both  # between data sets samplers differ more than chains do on one
     losses = [metric.loss(both.iloc[:, column]) for column in (0, 1)]
     behind, ahead = (second, first) if losses[0].mean() < losses[1].mean() else (first, second)
     if behind.reason and behind.at_most and blank.comparison.expect == "better":
@@ -184,7 +184,7 @@ def _paired(first: Scores, second: Scores, blank: Result) -> Result:
         return replace(result, reason=reason or "no split that both have")
     fraction = view.test_fraction(result.dataset) if view.study["kind"] == "predict" else 0.0
     margin = verdicts.margin(metric.name, float(both.iloc[:, 1].mean()))
-    return replace(result, difference=paired_interval(losses[0], losses[1], fraction), margin=margin, splits=splits)
+    return replace(result, difference=paired_interval(losses[0], losses[1], fraction), margin=margin)
 
 
 def _decided(results: list[Result]) -> list[Result]:

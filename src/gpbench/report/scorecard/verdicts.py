@@ -34,8 +34,8 @@ between chains on one (AA on five sets: .26 to .91 % effective draws), so that a
 published spread where the published runs are of several (`data_sets`), else with the spread between ours, the published
 number being that of one more; where ours is of one data set, too, the row is `inconclusive`. So are operations that
 vary, as sweeps of EP do; a printed formula and a count that is the same in all chains are exact. What all chains of a
-data set have in common (R-hat, ESS of all chains) counts once per data set; of two R-hats of one set each the interval
-is that of their numbers of chains, which says nothing of other sets.
+data set have in common (R-hat, ESS of all chains, seconds) counts once per data set; of two R-hats of one set each the
+interval is that of their numbers of chains, which says nothing of other sets.
 
 **Margin**: `MARGINS`. Effective sample sizes and acceptance rates differ that much between seeds; that of an accuracy
 is the same where a paper prints the error; and a printed number may be half a digit from the mean that it rounds.
@@ -62,8 +62,8 @@ FEWEST_TIMES, FEWEST_TIMES_ALIKE = 50, 20
 many draws: Geyer's estimate is 1.12 times the truth at 50, 1.3 at 20, 1.5 at 10 and 2 at 5 (AR(1), whatever T)."""
 MIXED = 1.1  # R-hat up to which it is compared how chains move: what filippone2012 to 2014 asked of theirs
 UNDIRECTED = ("acceptance_latents", "acceptance_theta")  # neither more nor less is better, whatever the registry says
-OF_A_SET = ("r_hat", "ess_bulk", "ess_tail")
-"""Prefixes of metrics of all chains of a data set together; the row of each chain repeats them."""
+OF_A_SET = ("r_hat", "ess_bulk", "ess_tail", "ess_per_second", "seconds", "peak_memory")
+"""Prefixes of metrics of all chains of a data set together, which the row of each repeats: seconds are of the batch."""
 MARGINS = (
     f"{NATS_MARGIN} nats of MNLL, {R_HAT_MARGIN} of R-hat, {CHAIN_MARGIN:.0%} of the published number for effective "
     f"sample sizes and acceptance rates, {RELATIVE_MARGIN:.0%} of 1 - published for accuracy and area under the ROC "
