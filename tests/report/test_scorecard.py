@@ -279,9 +279,11 @@ def test_unmixed_chains_have_no_verdict_whatever_the_budget(tmp_path):
 
 def test_equal_scores_of_a_few_splits_are_no_certainty(tmp_path):
     folder = build(tmp_path / "s", ["svgp"], ["boston"], 2)
-    change_scores(folder, mnll=2.5)
-    found = [verdict(View(folder), value=value, spread=np.nan, spread_kind="") for value in (-2.3, -2.5)]
-    assert found == ["not judged: no spread on either side", "agrees"]
+    change_scores(folder, mnll=2.5, error=0.0, seconds_train=9.0)  # no test row wrong, seconds of one batch
+    printed = [("mnll", 2.3), ("mnll", 2.5), ("error", 0.0), ("seconds_train", 12.0)]
+    alone = {"spread": np.nan, "spread_kind": "", "factor": 1}
+    found = [verdict(View(folder), ours_metric=metric, value=value, **alone) for metric, value in printed]
+    assert found == ["not judged: no spread on either side"] * 4
 
 
 @pytest.mark.parametrize("column", ["ess_bulk", "ess_tail", "ess_every"])

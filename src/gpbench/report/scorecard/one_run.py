@@ -104,7 +104,7 @@ def compare(ours: Counterparts, printed: PublishedNumber) -> Judgement:
             of_sets = result.published_sd if printed.data_sets > 1 else math.nan
             sides = (mean.sd_of_splits, mean.splits, of_sets, printed.data_sets)
     error, freedom, assumed = verdicts.combined(*sides)
-    if error <= SAME * abs(difference) and difference and verdicts.group(metric) == "predictions":
+    if error <= SAME * abs(difference) and verdicts.group(metric) != "samplers" and metric not in verdicts.OPERATIONS:
         error, assumed = math.nan, ""  # equal scores of a few splits are chance, counts of operations are exact
     if math.isnan(error) and metric.startswith("r_hat"):
         error, freedom = verdicts.combined_r_hats(result.ours, result.published, mean.chains)
