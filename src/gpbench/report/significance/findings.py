@@ -8,6 +8,7 @@ from gpbench.report.tables.render import escape_markdown, number
 from gpbench.report.view import View, commits
 
 MOST_NAMED = 3  # commits
+BY_CHANCE = "among seven or more that differ by chance alone it is better than about a quarter of the others"
 _OF = {"dataset": "method", "method": "data set"}
 WORDS = {"a_better": "better than", "equal": "equal to", "undecided": "undecided versus", "b_better": "worse than"}
 
@@ -48,21 +49,20 @@ def sentences(comparison: dict, view: View) -> list[str]:
     if "reason" in comparison:
         return [*lines, f"No ranks: {comparison['reason']}."]
     order = ", ".join(f"{view.labels[row['method']]} {row['mean_rank']:.2f}" for row in comparison["ranks"])
-    over = count(len(comparison["datasets"]), "data set")
-    lines.append(f"Mean ranks (1 is best) over {over}: {order}.{unconverged(comparison, view)}")
-    if comparison["friedman"]:
-        test = comparison["friedman"]
+    n = len(comparison["datasets"])
+    lines.append(f"Mean ranks (1 is best) over {count(n, 'data set')}: {order}.{unconverged(comparison, view)}")
+    if test := comparison["friedman"]:
         lines.append(
             f"Friedman: chi-squared {number(test['chi_squared'])}, {p_value(test['p_chi_squared'])}"
-            # where all data sets agree, F is infinite, however few they are
-            + (f"; Iman-Davenport: {p_value(test['p_f'])}." if test["p_f"] else ".")
+            # three methods that are alike on three data sets have p < 0.05 in one of six cases; F may be infinite
+            + (f"; Iman-Davenport: {p_value(test['p_f'])}." if test["p_f"] and n > 3 else ".")
         )
     differing = [f"{view.labels[p['a']]} and {view.labels[p['b']]}" for p in comparison["pairs"] if p["reject"]]
     pairs = count(len(comparison["pairs"]), "pair")
     result = f"{len(differing)} of {pairs} differ significantly" + f": {'; '.join(differing)}" * bool(differing)
     lines += [f"Wilcoxon signed-rank tests with Holm's correction: {result}.", comparison["power"]]
     # what Wilcoxon's test cannot tell from so few data sets is no finding of another test either
-    return [*lines, practically(comparison, view)] if len(comparison["datasets"]) >= min_datasets(2) else lines
+    return [*lines, practically(comparison, view)] if n >= min_datasets(2) else lines
 
 
 def unconverged(comparison: dict, view: View, digits: int = 2, most: int | None = None) -> str:
@@ -97,7 +97,7 @@ def practically(comparison: dict, view: View) -> str:
     rope = ROPES[comparison["metric"]].in_words
     return (
         f"Bayesian signed-rank tests (equal within {rope}, decided from a probability of {DECIDED:g}): "
-        f"{view.labels[first]} is {results} (not corrected for choosing the first method on the same data sets)."
+        f"{view.labels[first]} is {results} (not corrected for choosing the first on the same data sets: {BY_CHANCE})."
     )
 
 

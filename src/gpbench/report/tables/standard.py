@@ -14,7 +14,7 @@ from gpbench.evaluation.metrics import CLASSIFICATION, COUNTS, METRICS, REGRESSI
 from gpbench.evaluation.practical import DECIDED, ROPES
 from gpbench.report.registry import TABLES
 from gpbench.report.significance.comparisons import compare, compared, complete_losses, differences_to_best, posteriors
-from gpbench.report.significance.findings import left_out
+from gpbench.report.significance.findings import BY_CHANCE, left_out
 from gpbench.report.tables.render import Table, decimals, mean_sd, number, write_formats
 from gpbench.report.view import IMPROVING, JITTERED, STATUSES, UNMIXED, View
 
@@ -101,12 +101,12 @@ def bayes(view: View) -> Table:
             continue
         frames.append(tests.assign(comparison=spec.name))
         first, by_method = tests["a"].iloc[0], tests.set_index("b")
+        n = len(complete_losses(view, spec)[0])
         cells = [
-            "(first)" if method == first else _odds(by_method.loc[method]) if method in by_method.index else "-"
+            "(first)" if method == first else _odds(by_method.loc[method], n) if method in by_method.index else "-"
             for method in view.methods
         ]
-        datasets = count(len(complete_losses(view, spec)[0]), "data set")
-        shown[f"{spec.title} ({datasets}): {view.labels[first]} against it"] = cells
+        shown[f"{spec.title} ({count(n, 'data set')}): {view.labels[first]} against it"] = cells
     columns = ["comparison", "a", "b", "a_better", "equal", "b_better", "decision"]
     ropes = ", ".join(f"{metric} {rope.in_words}" for metric, rope in ROPES.items())
     return Table(
@@ -115,15 +115,15 @@ def bayes(view: View) -> Table:
         "Practical differences over data sets",
         "Probability that the method with the best mean rank is practically better / equal / worse, by Bayesian "
         "signed-rank tests over the data sets that every ranked method finished. Equal: within a region fixed "
-        f"beforehand ({ropes}). Bold: one of the probabilities is at least {DECIDED:g}. The prior weighs half a data "
-        "set, so even two data sets can decide; there is no correction for choosing the first on the same data. "
-        "statistics.json has all pairs.",
+        f"beforehand ({ropes}). Bold: one of the probabilities is at least {DECIDED:g}, of {min_datasets(2)} data sets "
+        f"or more. There is no correction for choosing the first on the same data: {BY_CHANCE}. statistics.json has "
+        "all pairs.",
     )
 
 
-def _odds(test: pd.Series) -> str:
+def _odds(test: pd.Series, datasets: int) -> str:
     text = " / ".join(f"{test[key]:.2f}" for key in ("a_better", "equal", "b_better"))
-    return text if test["decision"] == "undecided" else f"**{text}**"
+    return text if test["decision"] == "undecided" or datasets < min_datasets(2) else f"**{text}**"
 
 
 def cost(view: View) -> Table:
