@@ -152,7 +152,7 @@ def _recommendation(view: View, dataset: str) -> tuple[str, list[str]]:
     best, significant = differences["best"].iloc[0], differences["p"] < ALPHA
     lines += [
         f"recommended: {best}, with the least negative log density; told from others by a paired t test of the splits",
-        f"(Nadeau and Bengio, two-sided, p < {ALPHA}, not corrected for their number).",
+        f"(Nadeau and Bengio, two-sided, p < {ALPHA}, not corrected for their number nor for the choice of the best).",
         f"better than {', '.join(differences.loc[significant, 'method']) or 'none of them for certain'}",
     ]
     for row in differences[~significant].itertuples():

@@ -101,8 +101,8 @@ FIGURES = {entry.name: entry for entry in (
           "under the same protocol. Horizontal lines: methods without that setting. A curve may leave the axis."),
     Entry("p_values", "settings", ON_REQUEST, "figures.score_against_setting:p_values",
           "One-sided Wilcoxon signed-rank tests of the hypothesis that VFE has a lower MNLL than FITC, rejected at "
-          "5 % below the dotted line. Circles: exact, on the paired differences of the splits. Squares: folds drawn "
-          "for each objective separately, as the public code does; median and middle 90 % of 100 draws."),
+          "5 % below the dotted line. Circles: exact, on paired differences of splits as if independent; squares: "
+          "folds drawn for each objective separately, as the public code does; median and middle 90 % of 100 draws."),
     Entry("score_against_n", "settings", ON_REQUEST, "figures.score_against_setting:score_against_n",
           "Scores of classifiers against the number of training rows, mean and standard error over the splits of "
           "one size; all other rows are test rows. Capacity: mean of the score over degrees of abstention. Marks "

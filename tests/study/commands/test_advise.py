@@ -40,6 +40,7 @@ def test_advice_goes_from_a_csv_to_the_command_of_the_final_model(table, gpbench
     assert answer.code == 0, answer.err
     assert "gradient_boosting" in next(line for line in answer.out.splitlines() if line.endswith("left out"))
     assert "recommended: linear, with the least negative log density" in answer.out
+    assert "not corrected for their number nor for the choice of the best" in answer.out
     assert "better than constant\n" in answer.out
     assert answer.out.splitlines()[-1] == "next: gpbench fit method=linear dataset=mine split=all"
     fits = sorted(project.glob("store/*/fit.json"))

@@ -62,8 +62,8 @@ def table(view: View) -> Table:
     }
     note = (
         "Test MNLL in nats; below zero FITC is better. One-sided Wilcoxon signed-rank tests of the hypothesis that VFE "
-        "is better: a small p rejects it. Paired: exact, over the splits. Unpaired, as the public code of rossi2021: "
-        f"{FOLDS} folds drawn with replacement separately for each objective, {RESAMPLES} times; median p. One split "
-        "allows no test. Of several methods of one objective and depth the first are compared, then the second ones."
+        "is better: a small p rejects it. Paired: exact, over the splits as if independent. Unpaired, as the public "
+        f"code of rossi2021: {FOLDS} folds drawn with replacement for each objective, {RESAMPLES} times; median p. One "
+        "split allows no test. Of several of one objective and depth the first are compared, then the second ones."
     )
     return Table(data, pd.DataFrame(shown), "Is VFE the better objective of the sampler?", note)
