@@ -7,7 +7,7 @@ import gzip
 import io
 import os
 import tarfile
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from gpbench import places
 from gpbench.errors import UserError
 from gpbench.study.commands import certify, sharing
 from gpbench.study.planning import plan as planning
-from gpbench.study.records import Group, Planned
+from gpbench.study.records import Group, Planned, to_json
 from gpbench.study.results import collect
 from gpbench.study.storage import remote
 from gpbench.study.storage.remote import Remote
@@ -120,11 +120,12 @@ def test_what_others_keep_there_stays_and_is_no_group(stores, url):
     assert there.names(f"checkpoints/{todo}") == ["notes"]
 
 
-def tarred(**contents: bytes) -> bytes:
+def tarred(headers: dict[str, str] | None = None, /, **contents: bytes) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in contents.items():
             member = tarfile.TarInfo(name)
+            member.pax_headers, member.mode = headers or {}, 0o600
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return stream.getvalue()
@@ -141,10 +142,19 @@ def damages(sent: dict[str, bytes]) -> dict[str, tuple[bytes, str]]:
         "changed": (tarred(**changed), "points.parquet was changed"),
         "unsealed": (tarred(**unsealed), "seal"),
         "outside": (tarred(**{"../fit.json": sent["fit.json"]}), "no fit"),
+        "no sizes": (tarred({"GNU.sparse.map": "a,b", "GNU.sparse.size": "4"}, **sent), "invalid literal for int"),
+        "ten terabytes": (tarred({"GNU.sparse.map": "0,1", "GNU.sparse.size": "1" + "0" * 13}, **sent), "no fit"),
+        "beyond every disk": (tarred({"size": "9" * 30}, **sent), "too large"),
     }
 
 
-@pytest.mark.parametrize("kind", ["half", "empty", "compressed", "changed", "unsealed", "outside"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("half", "empty", "compressed", "changed", "unsealed", "outside"),
+        *("no sizes", "ten terabytes", "beyond every disk"),
+    ],
+)
 def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
     first, second = stores
     content, said = damages(files(first.folder(FIT.fit_id)))[kind]
@@ -158,6 +168,36 @@ def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
     assert list((second.root / ".tmp").iterdir()) == []
     assert (Remote(url).fits, there.names("damaged")) == (set(), [f"{FIT.fit_id}.tar"])
     assert there.push(first, first.ids()) == 1
+
+
+def test_a_fit_that_is_fetched_may_be_read_by_others_and_has_no_strange_time(stores):
+    first, second = stores
+    os.umask(mask := os.umask(0))
+    there = Remote(f"file://{second.root}-place")
+    there.create(f"fits/{FIT.fit_id}.tar", tarred({"mtime": "nan"}, **files(first.folder(FIT.fit_id))))
+    assert there.pull(second, [FIT.fit_id]) == 1
+    modes = {path.stat().st_mode & 0o777 for path in second.folder(FIT.fit_id).iterdir()}
+    assert modes == {0o666 & ~mask}
+
+
+def test_a_group_from_elsewhere_chooses_no_folder_no_name_and_no_settings(project):
+    """Its folder would be removed when its fits have ended."""
+    where, store = places.find(), Store(project / "store")
+    words = "methods=[constant] datasets=[boston] splits=1 budget=smoke"
+    (batch,) = planning.make(where, "default", words).batches
+    (sound,), odd = batch.groups, "../../x; y"
+    named = replace(sound, label=odd, family=odd, address=replace(sound.address, method=odd))
+    note = store.work(sound.group_id) / "group.json"
+    note.parent.mkdir(parents=True)
+    for sent in (
+        replace(sound, group_id="../../../elsewhere"),
+        replace(sound, what=replace(sound.what, dtype="float32")),
+        replace(sound, fits=(replace(sound.fits[0], split=1),)),
+        named,
+    ):
+        note.write_text(to_json(sent))
+        assert store.groups() == ([named] if sent == named else [])
+        assert planning.make(where, "default", words).batches == (batch,)
 
 
 def test_a_damaged_object_of_a_remote_that_may_only_be_read_holds_up_nothing(stores, url, monkeypatch, capfd):

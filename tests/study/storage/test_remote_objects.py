@@ -111,3 +111,15 @@ def test_the_newest_claim_has_the_largest_number(url, now):
     assert not one.take(["a"])
     now[0] += claims.SILENCE
     assert (one.take(["a"]), one.held) == (True, {"a": 11})
+
+
+def test_names_that_are_no_claims_stay_and_a_number_that_is_far_off_costs_no_time(url, now):
+    there = Remote(url)
+    for number in ("x", "", 2 * 10**8):
+        there.create(f"claims/a.{number}", b"somebody's")
+    one = claims.Claims(there)
+    assert not one.take(["a"])
+    now[0] += claims.SILENCE
+    assert one.take(["a"])
+    one.release()
+    assert there.names("claims") == ["a.", "a.x"]
