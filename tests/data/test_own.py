@@ -337,10 +337,7 @@ FILES = {
     ),
     "line ends of a carriage return": ("x,y\r1,2\r2,3\r", "its lines end by a carriage return alone"),
     "a class with an interpolation": ("x,y\n1,${a}\n2,b\n3,b\n", "'${a}' has ${ or a control character, which"),
-    "an interpolation": (
-        "x,y,${b}\n1,2,3\n2,3,4\n",
-        "'${b}' has ${ or a control character, which no description has; rename it",
-    ),
+    "an interpolation": ("x,y,${b}\n1,2,3\n2,3,4\n", "'${b}' has ${ or a control character, which no"),
     "a name that colours a terminal": ("x,y,\x1b[31mb\n1,2,3\n2,3,4\n", "'\\x1b[31mb' has ${ or a control character"),
     "too large": ("x,y\n1,1e307\n2,3.5\n3,2.5\n", "target 'y' is beyond 1e+150 in row 0"),
     "beyond floating point": ("x,y\n1,2\n1e400,3\n3,4\n", "columns with what is not a finite number: x ('1e400'); add"),
