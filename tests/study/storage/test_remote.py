@@ -7,21 +7,21 @@ import gzip
 import io
 import os
 import tarfile
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from gpbench import places
 from gpbench.errors import UserError
-from gpbench.study.commands import certify, sharing
+from gpbench.study.commands import sharing
 from gpbench.study.planning import plan as planning
-from gpbench.study.records import Group, Planned, to_json
+from gpbench.study.records import Group, Planned
 from gpbench.study.results import collect
 from gpbench.study.storage import remote
 from gpbench.study.storage.remote import Remote
 from gpbench.study.storage.store import Store, Unreadable
-from handmade import CELL, finish, planned, record_of
+from handmade import CELL, finish, planned
 
 FIT = planned()
 
@@ -178,26 +178,6 @@ def test_a_fit_that_is_fetched_may_be_read_by_others_and_has_no_strange_time(sto
     assert there.pull(second, [FIT.fit_id]) == 1
     modes = {path.stat().st_mode & 0o777 for path in second.folder(FIT.fit_id).iterdir()}
     assert modes == {0o666 & ~mask}
-
-
-def test_a_group_from_elsewhere_chooses_no_folder_no_name_and_no_settings(project):
-    """Its folder would be removed when its fits have ended."""
-    where, store = places.find(), Store(project / "store")
-    words = "methods=[constant] datasets=[boston] splits=1 budget=smoke"
-    (batch,) = planning.make(where, "default", words).batches
-    (sound,), odd = batch.groups, "../../x; y"
-    named = replace(sound, label=odd, family=odd, address=replace(sound.address, method=odd))
-    note = store.work(sound.group_id) / "group.json"
-    note.parent.mkdir(parents=True)
-    for sent in (
-        replace(sound, group_id="../../../elsewhere"),
-        replace(sound, what=replace(sound.what, dtype="float32")),
-        replace(sound, fits=(replace(sound.fits[0], split=1),)),
-        named,
-    ):
-        note.write_text(to_json(sent))
-        assert store.groups() == ([named] if sent == named else [])
-        assert planning.make(where, "default", words).batches == (batch,)
 
 
 def test_a_damaged_object_of_a_remote_that_may_only_be_read_holds_up_nothing(stores, url, monkeypatch, capfd):
@@ -402,21 +382,6 @@ def test_a_job_shows_that_it_lives_and_sends_each_new_checkpoint_once(stores, ur
     now[0] += sharing.BEAT
     job.look(todo)
     assert capfd.readouterr().err == "gpbench: it does not answer\n"
-
-
-def test_the_longer_fit_of_a_certificate_may_be_done_on_another_machine(project, url, tmp_path, monkeypatch):
-    """Also of a study whose overrides have the settings that the longer fit replaces."""
-    where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1 budget=smoke budget.until_converged="
-    (cell,) = planning.make(where, "default", f"{words}true").cells
-    (longer,) = planning.make(where, "default", f"{words}false svgp.steps=7200").cells
-    other = Store(tmp_path / "other")
-    finish(other, longer, longer.fits[0])
-    Remote(url).push(other, other.ids())
-    monkeypatch.setenv("GPBENCH_REMOTE", url)
-    monkeypatch.setattr("gpbench.data.prepare.ensure", lambda *_: None)
-    record = certify.refitted(where, Store(where.store), record_of(cell, cell.fits[0], steps_done=1800))
-    assert record is not None
-    assert record.fit_id == longer.fits[0].fit_id
 
 
 def test_a_fit_of_another_machine_is_not_made_again(project, url, gpbench, monkeypatch):

@@ -16,8 +16,7 @@ import numpy as np
 
 from gpbench.errors import UserError
 
-PACKAGE = "sklearn"
-"""whose classes are made"""
+PACKAGE = "sklearn"  # whose classes are made
 
 
 def save(model: Any, path: Path) -> None:

@@ -9,8 +9,7 @@ from gpbench.study.planning.cost import CostModel
 from gpbench.study.records import Batch, Cell, Fit, Group
 from gpbench.study.storage.store import Store
 
-LEAST_SECONDS = 15.0
-"""A job is not made shorter than this so that all cores end together."""
+LEAST_SECONDS = 15.0  # a job is not made shorter than this so that all cores end together
 
 
 def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group]:

@@ -31,8 +31,7 @@ from gpbench.study.storage.store import IDENTITY, PARTS, Store, Unreadable
 FIT = re.compile(r"([0-9a-f]{16})\.tar")
 WORK = re.compile(r"group\.json|(checkpoint-\d+|samples-\d+-\d+)-[0-9a-f]{16}\.pt")
 """Names of what is exchanged of a group that was begun."""
-DAMAGED = (tarfile.TarError, ValueError, OverflowError, RecursionError)
-"""What a tar raises that is none."""
+DAMAGED = (tarfile.TarError, ValueError, OverflowError, RecursionError)  # what a tar raises that is none
 TRIES = 3
 SUCH_AS = "such as s3://bucket/folder or file:///folder"
 
