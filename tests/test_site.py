@@ -94,10 +94,19 @@ def test_what_the_script_pairs_is_json_with_labels_as_they_are(website, run, mon
     monkeypatch.setattr(runs, "pairs", lambda view: [row])
     monkeypatch.setitem(run.labels, first, "A & B </script>")
     text = runs._data([run]).split(">", 1)[1].removesuffix("</script>")
-    assert "</script>" not in text
+    assert "<" not in text, "nor a comment, in which a script would not end"
     data = json.loads(text, parse_constant=pytest.fail)[run.folder.name]
     assert data["labels"] == {first: "A & B </script>", second: run.labels[second]}
     assert data["pairs"] == [["mnll", "boston", first, second, -0.1, None, None, 1.0, 5]]
+
+
+def test_the_page_of_a_run_shows_its_title_and_command_as_text(website, run, monkeypatch):
+    import runs
+
+    odd = "`<img src=x onerror=y>`` [x](javascript:y) | a"
+    monkeypatch.setattr(run, "study", run.study | {"title": odd, "command": odd})
+    text = runs.page(run, pd.DataFrame({"run": [], "n": []}), {})
+    assert not any(part in text for part in ("<img", "](javascript", "y) | a"))
 
 
 def test_only_cells_that_name_a_page_are_links(website):

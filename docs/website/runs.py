@@ -11,7 +11,7 @@ from gpbench.evaluation.compare import complete, ranks
 from gpbench.evaluation.metrics import METRICS
 from gpbench.report.export.documents import RUN
 from gpbench.report.figures.ranks import mean_ranks
-from gpbench.report.tables.render import Table, signed, to_html
+from gpbench.report.tables.render import Table, escape_markdown, signed, to_html
 from gpbench.report.view import View
 from gpbench.study.storage.committed import CURVES
 from records import cells, chains, facts, linked, listed, mixing, pairs, scores
@@ -19,8 +19,9 @@ from records import cells, chains, facts, linked, listed, mixing, pairs, scores
 
 def page(view: View, table: pd.DataFrame, pages: dict[str, str]) -> str:
     """Markdown of one run."""
-    rows = "\n".join(f"| {key} | {text} |" for key, text in facts(view).items())
-    parts = [f"# {view.study['title']} (`{view.folder.name}`)", f"| property | value |\n| --- | --- |\n{rows}"]
+    rows = "\n".join(f"| {key} | {escape_markdown(text)} |" for key, text in facts(view).items())
+    title = f"# {escape_markdown(view.study['title'])} (`{view.folder.name}`)"
+    parts = [title, f"| property | value |\n| --- | --- |\n{rows}"]
     files = ["scores.csv", *(f"{curve}.csv" for curve in CURVES)]
     written = [name for name in files if (view.folder / name).is_file()]
     parts.append("Files: " + ", ".join(f"[{name}]({name})" for name in written) + ".")
@@ -111,5 +112,5 @@ def _data(runs: list[View]) -> str:
             # JSON has no infinity, which bounds a difference that is the same on all splits
             rows = [[None if x in (np.inf, -np.inf) else x for x in row] for row in rows]
             held[view.folder.name] = {"setting": setting, "labels": labels, "pairs": rows}
-    text = json.dumps(held, separators=(",", ":"), allow_nan=False).replace("</", "<\\/")
+    text = json.dumps(held, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return f'<script type="application/json" id="paired">{text}</script>'

@@ -82,6 +82,13 @@ def test_two_inputs_are_a_map_of_the_classes():
     assert points == np.bincount(labels).tolist()
 
 
+def test_names_are_no_mathematics(tmp_path):
+    numbers = np.arange(20.0)[:, None]
+    odd = dataclasses.replace(made(numbers, numbers % 2), input_names=["a$x_$"])
+    picture.save(odd, about("binary", ("$\\frac{$", "b")), tmp_path / "odd.png")
+    assert (tmp_path / "odd.png").is_file()
+
+
 def test_outliers_do_not_squeeze_the_rest():
     inputs = GENERATOR.normal(size=(1000, 1))
     inputs[7] = 1e6

@@ -146,6 +146,19 @@ def test_html_and_markdown_escape_markup():
     assert "x\\|y" in to_markdown(table)
 
 
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("`<img src=x>``", "`&lt;img src=x>``"),  # no code: it does not end
+        ("[label](javascript:x)", "[label]\\(javascript:x)"),
+        ("label {: onclick=x }", "label \\{: onclick=x }"),
+        ("[0, 1] (3) `f(x)[0](1)`", "[0, 1] (3) `f(x)[0](1)`"),
+    ],
+)
+def test_markdown_has_no_links_and_no_attributes_of_a_name(text, escaped):
+    assert to_markdown(Table.of([[text]], ["m"], "c")).splitlines()[-1] == f"| {escaped} |"
+
+
 def test_captions_and_notes_are_escaped_as_cells_are_and_code_is_left_alone():
     frame = pd.DataFrame({"m": ["`a|b_c`"]})
     text = to_markdown(Table(frame, frame, "a_b *c*", "`only=[a_b|*]` on x_1 < \\"))

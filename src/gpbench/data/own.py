@@ -22,6 +22,7 @@ from gpbench.errors import UserError, count
 from gpbench.places import Places, write_aside, write_text
 
 MARKS = re.compile(r"[,%$€£\s]")  # that people write within numbers
+STRANGE = re.compile(r"\$\{|[\x00-\x1f\x7f-\x9f]")  # what descriptions take for a key, and terminals for a command
 CLASSES = ("binary", "multiclass")
 EXTENSIONS = re.compile(rf"(?<=.)\.[^.]*({'|'.join(map(re.escape, formats.OPENERS))})?$")
 Columns = dict[str, list[str]]  # name -> cells
@@ -124,8 +125,8 @@ def _describe(path: Path, item: str, name: str, wishes: Wishes) -> tuple[Dataset
         _refuse_ways(f"{path}: column {column!r}", values, "--drop")
     task, classes = _task(path, columns, wishes)
     texts = [*names, *wishes.missing.split(), item, *classes, *itertools.chain(*categories.values())]
-    if strange := [text for text in texts if "${" in text]:
-        raise UserError(f"{path}: {strange[0]!r} has ${{, which a description cannot hold; rename it")
+    if strange := list(filter(STRANGE.search, texts)):
+        raise UserError(f"{path}: {strange[0]!r} has ${{ or a control character, which no description has; rename it")
     source = dataclasses.replace(source, categories=categories)
     title, drop = EXTENSIONS.sub("", path.name), list(wishes.drop)
     return Dataset(name, title, task, source, None, 1, 1, private=True, classes=classes, drop=drop), names, rows

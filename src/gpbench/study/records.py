@@ -198,6 +198,11 @@ class Group(Planned):
     group_id: str
     fits: tuple[Fit, ...]
 
+    def has_its_fits(self) -> bool:
+        """Whether its fits are identified by its settings."""
+        what = asdict(self.what)
+        return all(identify(what, fit.split, fit.replica) == fit.fit_id for fit in self.fits)
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -43,8 +43,7 @@ COLUMNS = (
     *("metrics.`error`", "attributes.`Duration`", "attributes.`Dataset`"),
 )
 """What the preset of the user interface shows of a run."""
-VIEW = "gpbench"
-"""Name of the preset, as `?viewStateShareKey=gpbench` asks for it."""
+VIEW = "gpbench"  # name of the preset, as `?viewStateShareKey=gpbench` asks for it
 OF_EXPERIMENT = {
     "mlflow.experimentKind": "custom_model_development",  # else it opens as one of generative models
     f"mlflow.sharedViewState.{VIEW}": json.dumps(

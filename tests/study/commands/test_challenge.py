@@ -334,8 +334,8 @@ def test_a_taken_name_is_refused(root, challenge):
         in challenge(predictions(root, REGRESSION["moments"]), "first")[2]
     )
     drawn = challenge(predictions(root, REGRESSION["moments"]), "other", "--label", r"Model $\foo$")
-    assert "must be one line without a $, which figures take for mathematics; choose another --label" in drawn[2]
-    for label in ("two\nlines", "one\n"):
+    assert "must be one line of printed characters without a $, which figures take for" in drawn[2]
+    for label in ("two\nlines", "one\n", " ", "\x1b[31mred", "\u202ereversed"):
         broken = challenge(predictions(root, REGRESSION["moments"]), "other", "--label", label)
         assert (broken[0], "must be one line" in broken[2]) == (1, True)
 

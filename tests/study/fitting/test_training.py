@@ -255,6 +255,14 @@ def test_a_damaged_part_of_a_checkpoint_changes_no_number(chain, name, tmp_path,
     assert ("are missing" if how == "delete" else path.name) in said
 
 
+@pytest.mark.parametrize("content", [b"x", b"\x80\x02.", b"\x80\x02h\x05."])
+def test_a_checkpoint_that_cannot_be_unpickled_is_one_line_and_set_aside(content, tmp_path, capfd):
+    (tmp_path / f"checkpoint-000000005-{checkpoint._digest(content)}.pt").write_bytes(content)
+    assert checkpoint.read(tmp_path, ["a"], torch.device("cpu")) is None
+    assert [path.name[:17] for path in tmp_path.iterdir()] == ["unused-checkpoint"]
+    assert capfd.readouterr().err.count("\n") == 1
+
+
 def test_a_finished_group_that_was_not_written_is_evaluated_and_not_trained(case, monkeypatch):
     work = case.folder()
     (expected,) = case.fit(group(case.cell, 0), work=work)

@@ -14,14 +14,14 @@ import pytest
 
 from gpbench import places
 from gpbench.errors import UserError
-from gpbench.study.commands import certify, sharing
+from gpbench.study.commands import sharing
 from gpbench.study.planning import plan as planning
 from gpbench.study.records import Group, Planned
 from gpbench.study.results import collect
 from gpbench.study.storage import remote
 from gpbench.study.storage.remote import Remote
 from gpbench.study.storage.store import Store, Unreadable
-from handmade import CELL, finish, planned, record_of
+from handmade import CELL, finish, planned
 
 FIT = planned()
 
@@ -120,11 +120,12 @@ def test_what_others_keep_there_stays_and_is_no_group(stores, url):
     assert there.names(f"checkpoints/{todo}") == ["notes"]
 
 
-def tarred(**contents: bytes) -> bytes:
+def tarred(headers: dict[str, str] | None = None, /, **contents: bytes) -> bytes:
     stream = io.BytesIO()
     with tarfile.open(fileobj=stream, mode="w") as tar:
         for name, content in contents.items():
             member = tarfile.TarInfo(name)
+            member.pax_headers, member.mode = headers or {}, 0o600
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
     return stream.getvalue()
@@ -141,10 +142,19 @@ def damages(sent: dict[str, bytes]) -> dict[str, tuple[bytes, str]]:
         "changed": (tarred(**changed), "points.parquet was changed"),
         "unsealed": (tarred(**unsealed), "seal"),
         "outside": (tarred(**{"../fit.json": sent["fit.json"]}), "no fit"),
+        "no sizes": (tarred({"GNU.sparse.map": "a,b", "GNU.sparse.size": "4"}, **sent), "invalid literal for int"),
+        "ten terabytes": (tarred({"GNU.sparse.map": "0,1", "GNU.sparse.size": "1" + "0" * 13}, **sent), "no fit"),
+        "beyond every disk": (tarred({"size": "9" * 30}, **sent), "too large"),
     }
 
 
-@pytest.mark.parametrize("kind", ["half", "empty", "compressed", "changed", "unsealed", "outside"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("half", "empty", "compressed", "changed", "unsealed", "outside"),
+        *("no sizes", "ten terabytes", "beyond every disk"),
+    ],
+)
 def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
     first, second = stores
     content, said = damages(files(first.folder(FIT.fit_id)))[kind]
@@ -158,6 +168,16 @@ def test_a_damaged_object_is_a_line_and_is_set_aside(stores, url, kind, capfd):
     assert list((second.root / ".tmp").iterdir()) == []
     assert (Remote(url).fits, there.names("damaged")) == (set(), [f"{FIT.fit_id}.tar"])
     assert there.push(first, first.ids()) == 1
+
+
+def test_a_fit_that_is_fetched_may_be_read_by_others_and_has_no_strange_time(stores):
+    first, second = stores
+    os.umask(mask := os.umask(0))
+    there = Remote(f"file://{second.root}-place")
+    there.create(f"fits/{FIT.fit_id}.tar", tarred({"mtime": "nan"}, **files(first.folder(FIT.fit_id))))
+    assert there.pull(second, [FIT.fit_id]) == 1
+    modes = {path.stat().st_mode & 0o777 for path in second.folder(FIT.fit_id).iterdir()}
+    assert modes == {0o666 & ~mask}
 
 
 def test_a_damaged_object_of_a_remote_that_may_only_be_read_holds_up_nothing(stores, url, monkeypatch, capfd):
@@ -362,21 +382,6 @@ def test_a_job_shows_that_it_lives_and_sends_each_new_checkpoint_once(stores, ur
     now[0] += sharing.BEAT
     job.look(todo)
     assert capfd.readouterr().err == "gpbench: it does not answer\n"
-
-
-def test_the_longer_fit_of_a_certificate_may_be_done_on_another_machine(project, url, tmp_path, monkeypatch):
-    """Also of a study whose overrides have the settings that the longer fit replaces."""
-    where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1 budget=smoke budget.until_converged="
-    (cell,) = planning.make(where, "default", f"{words}true").cells
-    (longer,) = planning.make(where, "default", f"{words}false svgp.steps=7200").cells
-    other = Store(tmp_path / "other")
-    finish(other, longer, longer.fits[0])
-    Remote(url).push(other, other.ids())
-    monkeypatch.setenv("GPBENCH_REMOTE", url)
-    monkeypatch.setattr("gpbench.data.prepare.ensure", lambda *_: None)
-    record = certify.refitted(where, Store(where.store), record_of(cell, cell.fits[0], steps_done=1800))
-    assert record is not None
-    assert record.fit_id == longer.fits[0].fit_id
 
 
 def test_a_fit_of_another_machine_is_not_made_again(project, url, gpbench, monkeypatch):

@@ -1,14 +1,22 @@
-"""Objects of a place that machines share, each written once and as a whole; claims, which say who is at a fit."""
+"""Objects of a place that machines share, each written once and as a whole; claims, which say who is at a fit;
+what others left there."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from gpbench import places
 from gpbench.errors import UserError
+from gpbench.study.commands import certify
+from gpbench.study.planning import plan as planning
+from gpbench.study.records import to_json
 from gpbench.study.storage import claims
 from gpbench.study.storage.remote import Remote
+from gpbench.study.storage.store import Store
+from handmade import finish, record_of
 
 
 @pytest.fixture
@@ -111,3 +119,50 @@ def test_the_newest_claim_has_the_largest_number(url, now):
     assert not one.take(["a"])
     now[0] += claims.SILENCE
     assert (one.take(["a"]), one.held) == (True, {"a": 11})
+
+
+def test_names_that_are_no_claims_stay_and_a_number_that_is_far_off_costs_no_time(url, now):
+    there = Remote(url)
+    for number in ("x", "", 2 * 10**8):
+        there.create(f"claims/a.{number}", b"somebody's")
+    one = claims.Claims(there)
+    assert not one.take(["a"])
+    now[0] += claims.SILENCE
+    assert one.take(["a"])
+    one.release()
+    assert there.names("claims") == ["a.", "a.x"]
+
+
+def test_a_group_from_elsewhere_chooses_no_folder_no_name_and_no_settings(project):
+    """Its folder would be removed when its fits have ended."""
+    where, store = places.find(), Store(project / "store")
+    words = "methods=[constant] datasets=[boston] splits=1 budget=smoke"
+    (batch,) = planning.make(where, "default", words).batches
+    (sound,), odd = batch.groups, "../../x; y"
+    named = replace(sound, label=odd, family=odd, address=replace(sound.address, method=odd))
+    note = store.work(sound.group_id) / "group.json"
+    note.parent.mkdir(parents=True)
+    for sent in (
+        replace(sound, group_id="../../../elsewhere"),
+        replace(sound, what=replace(sound.what, dtype="float32")),
+        replace(sound, fits=(replace(sound.fits[0], split=1),)),
+        named,
+    ):
+        note.write_text(to_json(sent))
+        assert store.groups() == ([named] if sent == named else [])
+        assert planning.make(where, "default", words).batches == (batch,)
+
+
+def test_the_longer_fit_of_a_certificate_may_be_done_on_another_machine(project, url, tmp_path, monkeypatch):
+    """Also of a study whose overrides have the settings that the longer fit replaces."""
+    where, words = places.find(), "methods=[svgp] datasets=[boston] splits=1 budget=smoke budget.until_converged="
+    (cell,) = planning.make(where, "default", f"{words}true").cells
+    (longer,) = planning.make(where, "default", f"{words}false svgp.steps=7200").cells
+    other = Store(tmp_path / "other")
+    finish(other, longer, longer.fits[0])
+    Remote(url).push(other, other.ids())
+    monkeypatch.setenv("GPBENCH_REMOTE", url)
+    monkeypatch.setattr("gpbench.data.prepare.ensure", lambda *_: None)
+    record = certify.refitted(where, Store(where.store), record_of(cell, cell.fits[0], steps_done=1800))
+    assert record is not None
+    assert record.fit_id == longer.fits[0].fit_id

@@ -56,6 +56,20 @@ def steps(path: Path) -> None:
     seals.seal(path.parent)
 
 
+def forged(path: Path) -> None:
+    """A record that is sealed, and says nothing of its settings."""
+    content = json.loads(path.read_text())
+    del content["split"]
+    path.write_text(json.dumps(content | {"what": []}))
+    seals.seal(path.parent)
+
+
+def pipe(path: Path) -> None:
+    """What would keep everybody who reads it waiting."""
+    path.unlink()
+    os.mkfifo(path)
+
+
 DAMAGES = {
     "a byte of the points": ("points.parquet", flip, "points.parquet was changed after it was written"),
     "no points": ("points.parquet", Path.unlink, "points.parquet is missing"),
@@ -65,6 +79,7 @@ DAMAGES = {
     "status": ("fit.json", edit(status="failed"), "it was changed after it was written"),
     "the record of another fit": ("fit.json", exchange, f"it is the record of {planned(1).fit_id}"),
     "other settings": ("fit.json", steps, "its `what` does not hash to its identity"),
+    "no settings": ("fit.json", forged, "its `what` does not hash to its identity"),
     "nothing in the record": ("fit.json", lambda path: path.write_text("null"), "Input should be"),
     "a text in place of a number": ("fit.json", edit(seconds="x"), "it was changed after it was written"),
     "nothing in place of what it is": ("fit.json", edit(what=None), "it was changed after it was written"),
@@ -129,6 +144,16 @@ def test_a_fit_that_cannot_be_read_for_a_moment_is_named_and_stays(store, gpbenc
             assert (answer.code, said in answer.out) == (0, True)
     assert store.ids() == sorted([fit_id, planned(1).fit_id])
     assert [store.fault(each) for each in store.ids()] == ["", ""]
+
+
+@pytest.mark.parametrize("file", ["fit.json", "points.parquet", "scores.json"])
+def test_nobody_waits_for_a_pipe_in_the_place_of_a_file(store, gpbench, file):
+    fit_id = planned(0).fit_id
+    scoring.scores(store, store.record(fit_id))
+    (store.folder(fit_id) / file).touch()
+    pipe(store.folder(fit_id) / file)
+    answer = gpbench("verify")
+    assert (answer.code, f"{file} is" in answer.err) == (1, True)
 
 
 def test_predict_answers_by_no_damaged_fit(store, gpbench, tmp_path):

@@ -19,7 +19,7 @@ import pytest
 
 from gpbench.errors import UserError, exit_status
 from gpbench.study.planning import batches
-from gpbench.study.records import Fit, Group, Planned, Progress, to_json
+from gpbench.study.records import Group, Planned, Progress, to_json
 from gpbench.study.storage.store import Damaged, Store
 from handmade import CELL, FITS, finish, planned, put, record_of
 
@@ -225,12 +225,11 @@ def test_retry_does_not_move_a_fit_with_foreign_files(project, gpbench):
 
 
 def test_unfinished_groups(store):
-    fits = tuple(Fit(fit_id, split, 0, 9, 1) for split, fit_id in enumerate(("aa", "bb")))
-    group = batches.group_of(CELL, fits, rows=9)
+    group = batches.group_of(CELL, (planned(0), planned(1)), rows=9)
     work = store.begin(group)
     assert store.begin(replace(group, fits=())) == work  # as it was planned first
     assert store.groups() == [group]
-    assert store.begun() == {"aa": group, "bb": group}
+    assert store.begun() == {planned(0).fit_id: group, planned(1).fit_id: group}
     assert (store.checkpoint(group.group_id), store.progress(group.group_id)) == (0, None)
     (work / "checkpoint-000000050.pt").touch()
     (work / "checkpoint-000000100.pt").touch()

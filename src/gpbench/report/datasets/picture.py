@@ -28,7 +28,7 @@ BINS = 30
 
 def save(table: Table, dataset: Dataset, path: Path) -> None:
     """Write the picture of a data set as PNG, 1200 pixels wide."""
-    with style.context(["default", STYLE]), write_aside(path) as temporary:
+    with style.context(["default", STYLE, {"text.parse_math": False}]), write_aside(path) as temporary:
         draw(table, dataset).savefig(temporary, format="png")
 
 

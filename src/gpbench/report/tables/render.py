@@ -96,8 +96,9 @@ def to_latex(table: Table, label: str) -> str:
 
 def escape_markdown(text: str) -> str:
     """Text on one line of which nothing outside `code` is markup or HTML."""
-    parts = re.split("(`[^`]+`)", " ".join(text.split()))
-    parts[::2] = [re.sub(r"[\\*_|]", r"\\\g<0>", plain).replace("<", "&lt;") for plain in parts[::2]]
+    parts = re.split("(?<!`)(`[^`]+`)(?!`)", " ".join(text.split()))
+    # `](` begins an address, and { attributes
+    parts[::2] = [re.sub(r"[\\*_|{]|(?<=])\(", r"\\\g<0>", plain).replace("<", "&lt;") for plain in parts[::2]]
     return "".join(parts)
 
 

@@ -31,10 +31,8 @@ from gpbench.study.records import Cell, Fit, FitRecord, to_json
 from gpbench.study.storage import committed, provenance, remote
 from gpbench.study.storage.store import Store
 
-TOLERANCE = 1e-9
-"""Largest relative difference of a score; committed records keep ten digits."""
-MEASURED = ("second", "memory")
-"""Parts of the names of scores that measure the machine."""
+TOLERANCE = 1e-9  # largest relative difference of a score; committed records keep ten digits
+MEASURED = ("second", "memory")  # parts of the names of scores that measure the machine
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from gpbench.study.storage import arrays, remote, seals
 from gpbench.study.storage.store import Store
 
 TIMES = 4
-LAST_PART = 0.1
-"""Part of the steps whose objectives are averaged: those of a single step are noisy."""
+LAST_PART = 0.1  # part of the steps whose objectives are averaged: those of a single step are noisy
 
 
 def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
@@ -36,10 +35,8 @@ def certify(where: Places, study: str, overrides: str) -> Iterator[str]:
 
 def _certified(where: Places, store: Store, record: FitRecord) -> str:
     """The certificate of a fit in words, made where there is none."""
-    change = store.certificate(record.fit_id)
-    if not change:
-        longer = refitted(where, store, record)
-        if longer is None:
+    if not (change := store.certificate(record.fit_id)):
+        if (longer := refitted(where, store, record)) is None:
             return "the longer fit did not finish"
         store.certify(record.fit_id, change := compared(store, record, longer))
     return (

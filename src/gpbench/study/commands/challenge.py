@@ -76,8 +76,8 @@ def challenge(where: Places, path: Path, name: str, label: str, protocol_name: s
         raise UserError(f"{name!r} is not a name of a challenger ({OWN_NAMES}); choose a --name")
     if name in config.options(where.conf, "method") or (where.per_split / f"{name}.yaml").is_file():
         raise UserError(f"{name!r} is the name of a method; choose another --name")
-    if "$" in label or label.splitlines() != [label]:
-        refusal = "must be one line without a $, which figures take for mathematics"
+    if "$" in label or not (label.isprintable() and label.strip()):
+        refusal = "must be one line of printed characters without a $, which figures take for mathematics"
         raise UserError(f"label {label!r} {refusal}; choose another --label")
     if (target := where.challengers / name).exists():
         raise UserError(f"{name!r} was added before; choose another --name, or delete {target}")

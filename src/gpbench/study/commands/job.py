@@ -34,8 +34,7 @@ from gpbench.study.results import convergence
 from gpbench.study.storage import remote
 from gpbench.study.storage.store import Store
 
-END_SECONDS = 120
-"""A job ends so long before it would be killed, or in the middle of its time if that is short."""
+END_SECONDS = 120  # a job ends so long before it would be killed, or in the middle of its time if that is short
 
 
 def run_groups(groups: tuple[Group, ...], where: Places, waits: bool = True) -> dict[str, dict[str, str]]:

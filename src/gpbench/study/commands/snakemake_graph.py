@@ -25,8 +25,7 @@ from gpbench.study.storage.store import Store
 
 GRAPH, RETRIES, STARTED = "GPBENCH_GRAPH", "GPBENCH_RETRIES", "GPBENCH_STARTED"
 """Variables that jobs inherit."""
-PREPARE_MINUTES = 30
-"""What a job may take that prepares a data set, where jobs may take so long."""
+PREPARE_MINUTES = 30  # what a job may take that prepares a data set, where jobs may take so long
 
 
 @dataclass(frozen=True)

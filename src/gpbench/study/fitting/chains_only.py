@@ -22,8 +22,7 @@ from gpbench.study.fitting.lightning_module import SamplerFit
 from gpbench.study.fitting.outcome import Outcome
 from gpbench.study.records import Group
 
-PARTS = 5
-"""Moments of a chain shorter than 2,000 draws are kept after so many equal parts."""
+PARTS = 5  # moments of a chain shorter than 2,000 draws are kept after so many equal parts
 WATCHED, WATCHED_IF_SHORT, SHORT = 12, 40, 500
 
 

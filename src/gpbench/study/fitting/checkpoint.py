@@ -138,8 +138,9 @@ def _load(path: Path, device: torch.device) -> Content:
             raise Unsound(f"{path} was changed after it was written")
         content: Content = torch.load(io.BytesIO(data), weights_only=True, map_location=device)
         return content
-    except (EOFError, RuntimeError, OSError, UnpicklingError) as error:
-        raise Unsound(f"{path} cannot be read ({error})") from error
+    except (EOFError, RuntimeError, OSError, UnpicklingError, LookupError, ValueError) as error:
+        reason = str(error).partition(". ")[0] or type(error).__name__  # without the advice of torch
+        raise Unsound(f"{path} cannot be read ({reason})") from error
 
 
 def _digest(data: bytes | memoryview) -> str:

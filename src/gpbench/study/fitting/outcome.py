@@ -12,8 +12,7 @@ from gpbench.evaluation.pointwise import components, pointwise
 from gpbench.predictive.distributions import Categorical, Predictive
 from gpbench.study.fitting.fold import Fold
 
-EVAL_ROWS = 250
-"""Test rows that are looked at while a fit is running."""
+EVAL_ROWS = 250  # test rows that are looked at while a fit is running
 
 
 class Lost(UserError):

@@ -6,6 +6,7 @@ An object is the name of its class and its attributes. Only classes of scikit-le
 their own code; whatever else a file names is refused.
 """
 
+import contextlib
 import importlib
 import json
 from pathlib import Path
@@ -15,8 +16,7 @@ import numpy as np
 
 from gpbench.errors import UserError
 
-PACKAGE = "sklearn"
-"""whose classes are made"""
+PACKAGE = "sklearn"  # whose classes are made
 
 
 def save(model: Any, path: Path) -> None:
@@ -65,11 +65,12 @@ def _decoded(node: Any, arrays: Any) -> Any:
         parts = [_decoded(part, arrays) for part in content]
         return parts if kind == "list" else tuple(parts)
     module, name, state = content
-    if module.split(".")[0] != PACKAGE:
+    cls = None
+    if module.split(".")[0] == PACKAGE:
+        with contextlib.suppress(ImportError):  # another version may have it elsewhere
+            cls = getattr(importlib.import_module(module), name, None)
+    if not isinstance(cls, type) or cls.__module__.split(".")[0] != PACKAGE:
         raise UserError(f"a stored model names {module}.{name}, which is not a class of {PACKAGE}; it is not used")
-    cls = getattr(importlib.import_module(module), name, None)
-    if not isinstance(cls, type):
-        raise UserError(f"a stored model names {module}.{name}, which is not a class; it is not used")
     made: Any = cls.__new__(cls)  # type: ignore[call-overload]
     for key, value in _decoded(state, arrays).items():
         made.__dict__[key] = value

@@ -9,8 +9,7 @@ from gpbench.study.planning.cost import CostModel
 from gpbench.study.records import Batch, Cell, Fit, Group
 from gpbench.study.storage.store import Store
 
-LEAST_SECONDS = 15.0
-"""A job is not made shorter than this so that all cores end together."""
+LEAST_SECONDS = 15.0  # a job is not made shorter than this so that all cores end together
 
 
 def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group]:
@@ -18,11 +17,13 @@ def groups(store: Store, cells: Iterable[Cell], pending: set[str]) -> list[Group
     cells = list(cells)
     planned: list[Group] = []
     covered: set[str] = set()
-    trainer = {fit.fit_id: cell.how for cell in cells for fit in cell.fits}
+    cell_of = {fit.fit_id: cell for cell in cells for fit in cell.fits}
     for group in store.groups():
         ids = {fit.fit_id for fit in group.fits}
         if ids & pending and not ids & covered:
-            planned.append(dataclasses.replace(group, how=trainer[min(ids & pending)]))  # a time cap, say, is of today
+            cell = cell_of[min(ids & pending)]  # a time cap, say, is of today; names may come from elsewhere
+            today = {name: getattr(cell, name) for name in ("address", "label", "family", "how")}
+            planned.append(dataclasses.replace(group, **today))
             covered |= ids
     for cell in cells:
         fits = [fit for fit in cell.fits if fit.fit_id in pending and fit.fit_id not in covered]

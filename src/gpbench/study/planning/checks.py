@@ -10,8 +10,7 @@ from gpbench.places import Places
 from gpbench.study.storage import challengers
 
 MOST_FITS = 100_000
-NO_METHODS = ("default", "lbfgs")
-"""What a budget gives updates to besides methods and families."""
+NO_METHODS = ("default", "lbfgs")  # what a budget gives updates to besides methods and families
 PROBED_INPUTS = {"layers": (1, "one input"), "surfaces": (2, "two inputs"), "probabilities": (2, "two inputs")}
 """Probe of functions that are drawn over the inputs -> number of inputs that it needs, and in words."""
 

@@ -119,7 +119,9 @@ def _cell_of_variant(
     targets = dict.fromkeys((variant.method, preset, name))
     given = [word for target in targets for word in by_target.get(target, [])]
     _check_varied(setup.study, name, variant, given)
-    words = [*search.own_trials(setup.study, configured(preset, ()).header), *variant.words, *given]
+    searches = configured(preset, ()).header.tunes_itself  # with as many trials as the study gives the others
+    own = [f"{searches}={setup.study.tune}"] if setup.study.tune and searches else []
+    words = [*own, *variant.words, *given]
     method = configured(preset, tuple(words))
     shared = [f"{group}.{word}" for group in ("protocol", "budget") for word in by_target.get(group, [])]
     if method.header.closed_form and any(word.startswith("steps=") for word in words):

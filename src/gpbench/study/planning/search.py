@@ -11,16 +11,9 @@ from gpbench.data.splits import KFold
 from gpbench.errors import UserError, unknown
 from gpbench.study.records import Setting, Tuning
 
-FOLDS = 5
-"""A fifth of the training rows validates."""
+FOLDS = 5  # a fifth of the training rows validates
 Settings = dict[str, Setting]
-Space = dict[str, Any]
-"""Hyperparameter -> a list of values, or a range {low: a, high: b}."""
-
-
-def own_trials(study: schema.Study, header: schema.Method) -> list[str]:
-    """The override that gives a method which searches by itself as many trials as a study gives the others."""
-    return [f"{header.tunes_itself}={study.tune}"] if study.tune and header.tunes_itself else []
+Space = dict[str, Any]  # hyperparameter -> a list of values, or a range {low: a, high: b}
 
 
 def remarks(study: schema.Study, methods: Iterable[MethodConfig]) -> list[str]:

@@ -11,8 +11,7 @@ from gpbench.config.validate import Content
 from gpbench.errors import UserError
 
 GROUPS = ("protocol", "budget", "trainer")  # what overrides call by these names
-WORDS = ("true", "false", "null", "nan", "inf")
-"""Words that overrides read as other values than text."""
+WORDS = ("true", "false", "null", "nan", "inf")  # words that overrides read as other values than text
 
 
 @dataclass(frozen=True)

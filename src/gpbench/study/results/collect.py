@@ -33,8 +33,7 @@ NUMBER_POINTS = ["row", "output", "y", "mean", "sd", "log_density", "pit", "crps
 TRACED_ROWS = 3
 NOTED = ["staleness_mean", "restarts", "trials", "seconds_tuning", *JITTER]
 """What distributed fits note of themselves, those that were tuned, and those that needed jitter."""
-CHUNK = 100_000
-"""Rows that are in memory at a time while tables of all fits are written."""
+CHUNK = 100_000  # rows that are in memory at a time while tables of all fits are written
 Done = list[tuple[Cell, str]]
 """Cells and identities of done fits."""
 Tables = Iterator[tuple[str, Iterator["pd.DataFrame"]]]

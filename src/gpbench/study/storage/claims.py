@@ -7,6 +7,7 @@ next number. As objects are only created, one of several who try succeeds.
 
 import os
 import platform
+import re
 import secrets
 import time
 
@@ -31,8 +32,7 @@ class Claims:
         return False
 
     def _take(self, fit_id: str) -> bool:
-        names = [name for name in self.remote.names("claims") if name.startswith(f"{fit_id}.")]
-        newest = max((int(name.split(".")[1]) for name in names), default=0)
+        newest = max(self._numbers(fit_id), default=0)
         if newest and not self._is_stale(f"claims/{fit_id}.{newest}"):
             return False
         name, content = f"claims/{fit_id}.{newest + 1}", self._content()
@@ -40,6 +40,11 @@ class Claims:
         if self.remote.create(name, content) or self.remote.read(name) == content:
             self.held[fit_id] = newest + 1
         return fit_id in self.held
+
+    def _numbers(self, fit_id: str) -> list[int]:
+        """Those of the claims of a fit that are there now, in their order."""
+        matches = (re.fullmatch(rf"{fit_id}\.([0-9]{{1,9}})", name) for name in self.remote.names("claims"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def _is_stale(self, name: str) -> bool:
         content, now = self.remote.read(name), time.monotonic()
@@ -56,7 +61,7 @@ class Claims:
     def release(self) -> None:
         """Give the claims up, and remove those that they superseded."""
         for fit_id, number in self.held.items():
-            for old in range(1, number + 1):
+            for old in (old for old in self._numbers(fit_id) if old <= number):
                 self.remote.remove(f"claims/{fit_id}.{old}")
         self.held = {}
 

@@ -31,6 +31,7 @@ from gpbench.study.storage.store import IDENTITY, PARTS, Store, Unreadable
 FIT = re.compile(r"([0-9a-f]{16})\.tar")
 WORK = re.compile(r"group\.json|(checkpoint-\d+|samples-\d+-\d+)-[0-9a-f]{16}\.pt")
 """Names of what is exchanged of a group that was begun."""
+DAMAGED = (tarfile.TarError, ValueError, OverflowError, RecursionError)  # what a tar raises that is none
 TRIES = 3
 SUCH_AS = "such as s3://bucket/folder or file:///folder"
 
@@ -268,12 +269,14 @@ def _unpack(content: bytes, store: Store, fit_id: str) -> str:
     """Put the files of a fit, and no others, into a store; what is wrong with them, or ''."""
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            members = [member for member in tar if member.isfile() and PARTS.fullmatch(member.name)]
+            known = [m for m in tar if m.isfile() and not m.issparse() and PARTS.fullmatch(m.name)]
+            # modes are of this process, and a time may be none
+            members = [member.replace(mode=None, mtime=None) for member in known]  # type: ignore[arg-type]
             tar.extractall(store.folder(fit_id), members, filter="data")
         store.record(fit_id)
     except Unreadable:
         raise
-    except (tarfile.TarError, UserError) as error:  # a full disk here is no damage there
+    except (*DAMAGED, UserError) as error:  # a full disk here is no damage there
         return str(error)
     for path in store.folder(fit_id).iterdir():
         with path.open("rb") as stream:

@@ -38,7 +38,8 @@ def fault_of_record(fit_id: str, content: Content) -> str:
         return f"it is the record of {content['fit_id']}"
     if not isinstance(content["sealed"], dict) or content["sealed"].get("fit.json") != _of_record(content):
         return "it was changed after it was written"
-    if identify(content["what"], content["split"], content["replica"]) != fit_id:
+    what = content.get("what")
+    if not isinstance(what, dict) or identify(what, content.get("split", -1), content.get("replica", -1)) != fit_id:
         return "its `what` does not hash to its identity"
     return ""
 
@@ -71,7 +72,7 @@ def write(path: Path, content: Content, lasting: bool = True) -> None:
 def read(path: Path) -> Content | None:
     """What `write` wrote, without its seal; None where the file is absent or another."""
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes()) if path.is_file() else None  # who opens a pipe waits
     except (OSError, ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) and content.pop("seal", None) == _of_later(path, content) else None

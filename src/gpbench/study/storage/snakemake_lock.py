@@ -18,16 +18,13 @@ from filelock import FileLock, Timeout
 
 from gpbench.errors import UserError
 
+OWNERS = ".snakemake/gpbench"
 _held: dict[Path, FileLock] = {}
-
-
-def _owners(root: Path) -> Path:
-    return root / ".snakemake" / "gpbench"
 
 
 def take(root: Path, run: str) -> None:
     """Note this process as one that makes this run here, until it ends. Raises UserError while another one makes it."""
-    owner = _owners(root) / f"{platform.node()}-{os.getpid()}"
+    owner = root / OWNERS / f"{platform.node()}-{os.getpid()}"
     for path in (root / ".snakemake" / "gpbench-runs" / run, owner):
         if path not in _held:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +64,7 @@ def unlock(root: Path) -> str:
     folder = root / ".snakemake" / "locks"
     if not (folder.is_dir() and any(folder.iterdir())):
         return "not locked"
-    for path in sorted(_owners(root).glob("*")):
+    for path in sorted((root / OWNERS).glob("*")):
         host, _, pid = path.name.rpartition("-")
         if host != platform.node():
             who = f"{root} is in use by snakemake on {host} (process {pid})"

@@ -39,8 +39,8 @@ FINAL = ("done", "diverged", "out-of-memory", "failed")
 IDENTITY = re.compile("[0-9a-f]{16}")
 PARTS = re.compile(rf"fit\.json|points\.parquet|arrays\.npz|model\.(pt|npz)|log\.txt|{seals.LATER.pattern}")
 """Names of the files that a fit's folder may hold."""
-HALF_WRITTEN = re.compile(r"\.(scores|mixing-\w+|certificate)\.\w+\.json")
-"""Names of what a process leaves there that is killed while it writes (see `places.write_aside`)."""
+OURS = re.compile(rf"{PARTS.pattern}|\.(scores|mixing-\w+|certificate)\.\w+\.json")
+"""The same, and of what a process leaves there that is killed while it writes (see `places.write_aside`)."""
 CERTIFICATE = "certificate.json"
 BEAT, SILENCE = 60.0, 600.0
 """Seconds between two signs of life of who is at a fit, and after which one who gave none is dead."""
@@ -57,7 +57,7 @@ class Unreadable(UserError):
 def _unread(error: OSError, path: Path) -> Damaged | Unreadable:
     """What is wrong with a fit of which a file could not be read."""
     message = f"{error.filename or path} cannot be read ({error.strerror})"
-    if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Damaged(message)
     return Unreadable(f"{message}; its fit stays as it is: check disk and permissions, and try again")
 
@@ -65,9 +65,15 @@ def _unread(error: OSError, path: Path) -> Damaged | Unreadable:
 def _under_way(cls: type[T], path: Path) -> T | None:
     """A record of work in progress; None before it is written, where it is damaged, and once it has ended."""
     try:
-        return from_json(cls, path.read_bytes(), path)
+        return from_json(cls, path.read_bytes(), path) if path.is_file() else None
     except (OSError, UserError):
         return None
+
+
+def _begun(path: Path) -> Group | None:
+    """A group as it was planned; None where it is of another folder or other fits, as one from elsewhere may be."""
+    group = _under_way(Group, path)
+    return group if group and group.group_id == path.parent.name and group.has_its_fits() else None
 
 
 class Store:
@@ -106,13 +112,9 @@ class Store:
 
     def foreign(self, fit_id: str) -> list[str]:
         """Names in a fit's folder of what gpbench did not put there."""
-
-        def is_ours(entry: os.DirEntry[str]) -> bool:
-            known = PARTS.fullmatch(entry.name) or HALF_WRITTEN.fullmatch(entry.name)
-            return known is not None and entry.is_file(follow_symlinks=False)
-
         with contextlib.suppress(FileNotFoundError), os.scandir(self.folder(fit_id)) as entries:
-            return sorted(entry.name for entry in entries if not is_ours(entry))
+            files = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+            return sorted(name for name in files if not (files[name] and OURS.fullmatch(name)))
         return []  # another process has just moved it aside
 
     def record(self, fit_id: str) -> FitRecord:
@@ -122,6 +124,8 @@ class Store:
         What the fits of a cell have in common, which is most of a record, is one object in all that are read."""
         path = self.folder(fit_id) / "fit.json"
         try:
+            if not self.has(fit_id):  # who opens a pipe waits
+                raise FileNotFoundError
             content = parsed(path.read_bytes(), path)
             sealed = isinstance(content, dict) and {"fit_id", "sealed"} <= content.keys()
             if sealed and (fault := seals.fault_of_record(fit_id, content)):  # before what it means
@@ -167,7 +171,8 @@ class Store:
     def _fault_of_files(self, record: FitRecord) -> str:
         folder = self.folder(record.fit_id)
         try:
-            fault = seals.fault_of_files(folder, record, set(filter(PARTS.fullmatch, os.listdir(folder))))
+            names = {each.name for each in os.scandir(folder) if PARTS.fullmatch(each.name) and each.is_file()}
+            fault = seals.fault_of_files(folder, record, names)
         except OSError as error:
             raise _unread(error, folder) from error
         return f"{folder} is damaged ({fault})" if fault else ""
@@ -330,7 +335,7 @@ class Store:
     def groups(self) -> list[Group]:
         """Groups of fits that were begun and not finished, as they were planned."""
         paths = sorted((self.root / ".work").glob("*/group.json"))
-        return [group for path in paths if (group := _under_way(Group, path))]
+        return [group for path in paths if (group := _begun(path))]
 
     def begun(self) -> dict[str, Group]:
         """fit_id -> the begun group that it belongs to."""
@@ -356,7 +361,7 @@ class Store:
     def begin(self, group: Group) -> Path:
         """Folder of a group's checkpoints, which survives a kill together with the group as it was planned."""
         folder = self.work(group.group_id)
-        if _under_way(Group, folder / "group.json") is None:
+        if _begun(folder / "group.json") is None:
             write_text(folder / "group.json", to_json(group))
         return folder
 

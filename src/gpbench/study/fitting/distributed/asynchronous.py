@@ -40,10 +40,8 @@ from gpbench.study.records import Group
 __all__ = ["MODEL_FILE", "answer", "run", "save"]
 
 POLL_SECONDS = 0.2
-LONGEST = 28
-"""Letters of a temporary folder below which ray's sockets find place: the system allows a path of 107."""
-MOST_RESTARTS = 20
-"""Workers lost beyond this number are no accident."""
+LONGEST = 28  # letters of a temporary folder below which ray's sockets find place: the system allows a path of 107
+MOST_RESTARTS = 20  # workers lost beyond this number are no accident
 
 
 def exchange(server: Any, worker: int, push: Push | None) -> Task | None:
