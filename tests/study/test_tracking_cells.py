@@ -8,6 +8,8 @@ import pytest
 from test_tracking import View, environment, live_cell, places, planned, spool  # noqa: F401
 
 from gpbench.data.splits import Blocks
+from gpbench.errors import UserError
+from gpbench.places import Places
 from gpbench.study import tracking
 from gpbench.study.planning import batches
 from gpbench.study.records import Progress, identify
@@ -121,3 +123,12 @@ def test_a_live_stream_has_every_step_once_and_ends_with_its_fit(where):
     live.end(group)
     ended = live.client.get_run(run.info.run_id)
     assert (ended.info.status, ended.data.tags["gpbench.superseded"]) == ("FINISHED", cell.fits[0].fit_id)
+
+
+def test_a_path_that_is_no_address_of_a_database_is_one_line_unless_a_server_is_named(tmp_path, monkeypatch):
+    where = Places(tmp_path / "what?now", tmp_path / "store")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(UserError, match=r"no database in \S+what\?now: it has a \?; rename it or set MLFLOW_"):
+        tracking.uri(where)  # MLflow would write a database `what`, beside the project
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://server")
+    assert tracking.uri(where) == "http://server"

@@ -38,25 +38,25 @@ SQLITE = b"SQLite format 3\0"
 USUAL = {field.name: field.default for field in fields(schema.Study)}
 MOST = 10_000  # runs of one cell
 MOST_AT_ONCE = 900  # metrics of one write, of which MLflow takes 1,000 with 100 parameters
-COLUMNS = (
+COLUMNS = (  # what the preset of the user interface shows of a run
     *("params.`method`", "params.`split`", "tags.`gpbench.status`", "metrics.`mnll`", "metrics.`rmse`"),
     *("metrics.`error`", "attributes.`Duration`", "attributes.`Dataset`"),
 )
-"""What the preset of the user interface shows of a run."""
 VIEW = "gpbench"  # name of the preset, as `?viewStateShareKey=gpbench` asks for it
-OF_EXPERIMENT = {
+OF_EXPERIMENT = {  # tags that the user interface reads
     "mlflow.experimentKind": "custom_model_development",  # else it opens as one of generative models
     f"mlflow.sharedViewState.{VIEW}": json.dumps(
         {"selectedColumns": COLUMNS, "orderByKey": "metrics.`mnll`", "orderByAsc": True, "runsExpanded": {}}
     ),
     "mlflow.note.content": f"Columns of gpbench: add `?viewStateShareKey={VIEW}` to the address of the list of runs.",
 }
-"""Tags of an experiment that the user interface reads."""
 
 
 def uri(where: Places) -> str:
-    """The tracking server, or the project's own database."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{where.root}/mlflow.db"
+    """The tracking server, or the project's own database; UserError where its path cannot be an address."""
+    if not (server := os.environ.get("MLFLOW_TRACKING_URI")) and "?" in str(where.root):
+        raise UserError(f"MLflow opens no database in {where.root}: it has a ?; rename it or set MLFLOW_TRACKING_URI")
+    return server or f"sqlite:///{where.root}/mlflow.db"
 
 
 def waiting(where: Places) -> list[str]:
